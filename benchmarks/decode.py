@@ -1,7 +1,7 @@
 """Writing against Hugging Face's `generate` with the same weights: `python -m benchmarks.decode [--model gpt2]`.
 
 Greedy and beam 4. Both must write the same tokens first; then they take turns, and the best round of each counts, by
-the processor's time on one thread.
+the processor's time on one thread. Greedy decoding with our int8 weights takes part too; its tokens may differ.
 """
 
 import argparse
@@ -23,10 +23,12 @@ from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.models import Block, Branch, Decoder, Stack
+from anyformer.models.quantised import Quantised
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.positions.learned import LearnedPosition
+from anyformer.shrink.quantising import quantised_model
 
 Run = Callable[[], list[list[int]]]
 SHAPES = {"gpt2": (50_257, 768, 12, 12), "small": (8_000, 256, 4, 6)}
@@ -35,8 +37,8 @@ END = 5
 """The word that ends a translation."""
 
 
-def twins(name: str) -> tuple[Any, Any]:
-    """A random GPT-2 of this shape, ours and theirs."""
+def twins(name: str) -> tuple[Any, Any, Any]:
+    """A random GPT-2 of this shape: ours, theirs, and ours with int8 weights."""
     vocab, dim, heads, layers = SHAPES[name]
     config = transformers.GPT2Config(
         vocab_size=vocab, n_embd=dim, n_head=heads, n_layer=layers, bos_token_id=None, eos_token_id=None
@@ -47,7 +49,7 @@ def twins(name: str) -> tuple[Any, Any]:
     spec = Decoder(vocab=vocab, dim=dim, stack=stack, max_len=1024, position=LearnedPosition(), exit_norm=LayerNorm())
     theirs, ours = transformers.GPT2LMHeadModel(config).eval(), spec.build().eval()
     copy(theirs, ours, partial(gpt2, layers=layers))
-    return ours, theirs
+    return ours, theirs, quantised_model(Quantised(model=spec), ours.state_dict())
 
 
 def translators() -> tuple[Any, Any]:
@@ -58,13 +60,15 @@ def translators() -> tuple[Any, Any]:
     return ours, theirs
 
 
-def greedy(ours: Any, theirs: Any, batch: int, length: int, new: int) -> dict[str, Run]:
+def greedy(ours: Any, theirs: Any, int8: Any, batch: int, length: int, new: int) -> dict[str, Run]:
     rows = torch.randint(6, 1000, (batch, length)).tolist()
-    engine, requests = Engine(for_writing(ours), max_len=length + new), [Request(prompt=row) for row in rows]
-    return {
-        "ours": lambda: [list(row.tokens) for row in engine.generate(requests, max_new=new)],
-        "theirs": lambda: peers.written(theirs, rows, new),
-    }
+    requests = [Request(prompt=row) for row in rows]
+
+    def writer(model: Model) -> Run:
+        engine = Engine(for_writing(model), max_len=length + new)
+        return lambda: [list(row.tokens) for row in engine.generate(requests, max_new=new)]
+
+    return {"ours": writer(ours), "ours_int8": writer(int8), "theirs": lambda: peers.written(theirs, rows, new)}
 
 
 class Ending(Model):
@@ -140,10 +144,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for model in options.model:
         torch.manual_seed(0)
-        ours, theirs = translators() if model == "translator" else twins(model)
+        models = translators() if model == "translator" else twins(model)
         contest, batches = (beams, (1, 16)) if model == "translator" else (greedy, (1, 8))
         for batch in batches:
-            race(f"{model}, batch {batch}", contest(ours, theirs, batch, 24, options.new), options.rounds)
+            race(f"{model}, batch {batch}", contest(*models, batch, 24, options.new), options.rounds)
 
 
 if __name__ == "__main__":
