@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from anyformer.core import ModelSpec, PartSpec
@@ -101,6 +100,8 @@ def peers(dim: int, heads: int, length: int) -> dict[str, tuple[ModelSpec, Calla
     state: Row = {"vocab_size": VOCAB, "hidden_size": dim, "num_hidden_layers": LAYERS, "use_cache": False}
     two: Row = {**state, "num_heads": 2 * dim // 64, "head_dim": 64, "n_groups": 1, "use_cache": False}
     sparse = Window(size=2, block=64) | GlobalTokens(tokens=2, block=64) | RandomBlocks(count=3, block=64)
+    import transformers  # takes seconds, and the tables need none of it
+
     t: Any = transformers  # its models have no annotations
     feed_forward = MLP(hidden=4 * dim, bias=True)
 
