@@ -22,8 +22,8 @@ class Removal(Spec):
     """What pruning removes."""
 
     def groups(self, spec: ModelSpec, model: Model) -> Sequence[UnitGroup]:
-        """The units of a model, those that are ranked against each other in one group. Raises SpecError if there are
-        none that can be removed."""
+        """The removable units of a model. Those of one group are ranked against each other. Raises SpecError if the
+        model has none."""
         raise NotImplementedError
 
     def smaller(self, spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
@@ -40,8 +40,8 @@ def part_groups(spec: ModelSpec, model: Model, units: str) -> list[PartUnits]:
     """The removable units of all parts that have some of this name."""
     groups, refused = [], set[str]()
     for name, part in model.named_modules():
-        if isinstance(part, Part) and part.removable == units:
-            group = PartUnits(name, part)
+        if isinstance(part, Part) and part.removable is not None and part.removable.name == units:
+            group = PartUnits(name, part, part.removable.number)
             if _depends_on_all(part) or not group.can_be_cut:
                 refused.add(part.made_from.kind if part.made_from else type(part).__name__)
             else:
@@ -65,10 +65,11 @@ def smaller_parts(spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec,
     paths = {id(inner): path for path, inner in spec.walk()}
     for name, units in kept.items():
         part = model.get_submodule(name)
-        assert isinstance(part, Part) and part.made_from is not None
-        for field, value in part.fields_for(len(units)).items():
+        assert isinstance(part, Part) and part.made_from is not None and part.removable is not None
+        for field, value in part.removable.fields_for(len(units)).items():
             assign(data, f"{paths[id(part.made_from)]}.{field}", value)
-        tensors |= {f"{name}.{key}": tensor for key, tensor in PartUnits(name, part).cut(units).items()}
+        cut = PartUnits(name, part, part.removable.number).cut(units)
+        tensors |= {f"{name}.{key}": tensor for key, tensor in cut.items()}
     return decode(ModelSpec, data), tensors
 
 
