@@ -2,20 +2,13 @@
 
 from pathlib import Path
 
-from anyformer.core import ModelSpec
+from anyformer.core import ModelSpec, PoolSpec
+from anyformer.interop.sentence_modules import MODES, MODULES, POOLS
 from anyformer.interop.writing import write_json
-from anyformer.models.single import Single
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.pooled import Pooled
 
-MODULES, POOLING, LIMITS = "modules.json", "1_Pooling", "sentence_bert_config.json"
-MODES = {
-    "first": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-    "last": "pooling_mode_lasttoken",
-}
-"""Pool -> the key of sentence-transformers that chooses it."""
+POOLING, LIMITS = "1_Pooling", "sentence_bert_config.json"
 _STEPS = (("Transformer", ""), ("Pooling", POOLING), ("Normalize", "2_Normalize"))
 
 
@@ -24,14 +17,13 @@ def body_of(spec: ModelSpec) -> ModelSpec:
     return spec.with_head(Hidden()) if pool_of(spec) else spec
 
 
-def pool_of(spec: ModelSpec) -> str | None:
+def pool_of(spec: ModelSpec) -> PoolSpec | None:
     """The pool of a head that is nothing but a pool which sentence-transformers has; None for any other head."""
-    head = spec.head if isinstance(spec, Single) else None
-    plain = isinstance(head, Pooled) and head.layer == "none" and head.pool.kind in MODES
-    return head.pool.kind if plain and isinstance(head, Pooled) else None
+    head = spec.output_stack.head
+    return next((pool for pool in POOLS.values() if head == Pooled(pool=pool)), None)
 
 
-def write_modules(folder: Path, spec: ModelSpec, pool: str, *, unit: bool) -> None:
+def write_modules(folder: Path, spec: ModelSpec, pool: PoolSpec, *, unit: bool) -> None:
     """Writes the steps of sentence-transformers: the model, the pool, and division by the length if `unit`."""
     steps = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -40,5 +32,5 @@ def write_modules(folder: Path, spec: ModelSpec, pool: str, *, unit: bool) -> No
     write_json(folder / MODULES, steps)
     write_json(folder / LIMITS, {"max_seq_length": spec.input_stack.max_len, "do_lower_case": False})
     (folder / POOLING).mkdir()
-    modes = {key: name == pool for name, key in MODES.items()}
+    modes = {key: POOLS[mode] == pool for key, mode in MODES.items() if mode in POOLS}
     write_json(folder / POOLING / "config.json", {"word_embedding_dimension": spec.input_stack.dim, **modes})
