@@ -13,7 +13,7 @@ from anyformer.errors import CheckpointError, SpecError
 from anyformer.shrink.unit_group import PartUnits, UnitGroup
 from anyformer.training.runs.checkpoint import load_weights
 
-Kept = Mapping[str, Sequence[int]]
+RemainingUnits = Mapping[str, Sequence[int]]
 """Name of a group -> the units that stay, in order."""
 
 
@@ -26,7 +26,7 @@ class Removal(Spec):
         model has none."""
         raise NotImplementedError
 
-    def smaller(self, spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
+    def smaller(self, spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
         """The spec and the tensors of the model with these units alone. `model` was built from `spec`."""
         raise NotImplementedError
 
@@ -59,11 +59,11 @@ def _depends_on_all(part: Part) -> bool:
     return any(isinstance(child, Position) and child.acts_inside() and child.per_head for child in part.children())
 
 
-def smaller_parts(spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
+def smaller_parts(spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
     """The model with these units of its parts alone. All parts of one spec must keep the same number."""
     data, tensors = spec.to_dict(), dict(model.state_dict())
     paths = {id(inner): path for path, inner in spec.walk()}
-    for name, units in kept.items():
+    for name, units in remaining.items():
         part = model.get_submodule(name)
         assert isinstance(part, Part) and part.made_from is not None and part.removable is not None
         for field, value in part.removable.fields_for(len(units)).items():
