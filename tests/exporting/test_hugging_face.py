@@ -14,7 +14,7 @@ from anyformer.core import Model, ModelSpec
 from anyformer.errors import SpecError
 from anyformer.interop.counterpart import counterpart
 from anyformer.interop.folder import PretrainedFolder
-from anyformer.interop.sentence_files import body_of
+from anyformer.interop.sentence_modules import body_of
 from anyformer.interop.writing import write_model
 from anyformer.models.presets import preset_names
 from anyformer.parts.heads.classifier import Classifier

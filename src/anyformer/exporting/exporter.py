@@ -17,7 +17,7 @@ from anyformer.interop.agreement import Agreement, compare, compare_models
 from anyformer.interop.counterpart import counterpart
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.onnx_graph import refuse_kind, write_graph
-from anyformer.interop.sentence_files import body_of, pool_of, write_modules
+from anyformer.interop.sentence_modules import body_of, pool_of, write_modules
 from anyformer.interop.writing import TextSettings, write_model, write_text
 from anyformer.pretrained import IMPORTED
 from anyformer.reporting.model_card import CardTarget, model_card
