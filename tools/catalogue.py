@@ -17,8 +17,7 @@ import anyformer.study.study  # noqa: F401  (its specs join the others)
 from anyformer.analysis.preset_sizes import sizes
 from anyformer.core.discovery import CATALOGUE, discover, fields_digest, source_files
 from anyformer.core.fields import field_help, range_of
-from anyformer.core.schema import default_of, hints_of
-from anyformer.core.spec import Spec
+from anyformer.core.spec import Spec, default_of, hints_of
 from anyformer.core.stand_ins import StandIn
 from anyformer.models.presets import preset_names
 from anyformer.reporting.cost_card import CostCard

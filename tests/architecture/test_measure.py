@@ -3,12 +3,15 @@
 from pathlib import Path
 
 from tools.measure import (
+    ROOT,
     File,
     banned_names,
     concrete_checks,
+    core_sizes,
     device_checks,
     duplicate_classes,
     duplicate_files,
+    read,
 )
 
 KIND = File(Path("parts/masks/window.py"), 'class Window(MaskRule, kind="window"):\n    size: int\n')
@@ -63,3 +66,10 @@ def test_names_that_stand_twice_are_listed_and_kinds_may_share_a_file_name() -> 
     ]
     assert duplicate_classes(files).places == ("Window: parts/masks/window.py:1, ops/window.py:1",)
     assert duplicate_files(files).places == ("window.py: ops/window.py, core/window.py",)
+
+
+def test_the_source_stays_within_the_limits() -> None:
+    files = read(ROOT / "src" / "anyformer")
+    frame, attention = core_sizes(files)
+    limits = {concrete_checks(files): 5, device_checks(files): 8, frame: 8, attention: 140}
+    assert [row for row, limit in limits.items() if row.value > limit] == []

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from anyformer.core.schema import hints_of
+from anyformer.core.spec import hints_of
 from anyformer.data.sources.benchmark import Benchmark
 from anyformer.data.sources.benchmark_formats import FORMATS, SUPERGLUE
 from anyformer.data.sources.benchmark_stand_ins import STAND_INS

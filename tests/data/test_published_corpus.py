@@ -9,7 +9,7 @@ import pytest
 
 from anyformer.cli.main import main
 from anyformer.core import decode
-from anyformer.core.schema import hints_of
+from anyformer.core.spec import hints_of
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.published_corpus import CORPORA, PublishedCorpus
 

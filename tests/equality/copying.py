@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.interop.encoders import POST_NORM, bert_entry, bert_layers, masked_words, pooled_head
+from anyformer.interop.encoders import POST_NORM, bert_entry, bert_layers, pooler
+from anyformer.interop.families.bert import WORDS
 from anyformer.interop.family import known_families
 from anyformer.interop.mapping import Entry
 from anyformer.parts.channels.glu import GLU
@@ -173,8 +174,7 @@ def bert_body(read: Peer, layers: int, root: str) -> Table:
 
 def bert_for_pretraining(read: Peer, layers: int) -> Table:
     """BertForPreTraining: words, and whether the second sentence follows the first, as `several` heads."""
-    layer = "cls.predictions.transform"
-    words = masked_words(f"{layer}.dense", f"{layer}.LayerNorm", "cls.predictions.bias", "head.heads.words")
+    words = [entry._replace(ours=entry.ours.replace("head.", "head.heads.words.")) for entry in WORDS.tensors]
     table = bert_body(read, layers, "bert.") | mapped(read, words)
     table |= linear(read, "head.heads.order.layer", "bert.pooler.dense")
     return table | linear(read, "head.heads.order.classes", "cls.seq_relationship")
@@ -187,7 +187,7 @@ def bert_alone(read: Peer, layers: int) -> Table:
 
 def bert_with_pooler(read: Peer, layers: int) -> Table:
     """BertModel."""
-    return family(read, "bert", stack__depth=layers, head=pooled_head())
+    return family(read, "bert", stack__depth=layers, head=pooler("").spec)
 
 
 def roberta(read: Peer, layers: int) -> Table:

@@ -13,9 +13,9 @@ from anyformer.optim.adamw import AdamW
 from anyformer.optim.muon import Muon
 from anyformer.optim.optimizer import OptimizerSpec, learned
 from anyformer.optim.tunings.layers import LayerRates
-from anyformer.optim.tunings.lora import LoRATuning, merged
+from anyformer.optim.tunings.lora import LoRATuning
 from anyformer.optim.tunings.tuning_spec import TuningSpec, distances_from_head, freeze
-from anyformer.parts.combine.lora import LoRALinear
+from anyformer.parts.combine.lora import LoRALinear, merged
 from anyformer.training.recipes.recipe import load
 
 SMALL = ("model.dim=16", "model.vocab=50", "model.stack.depth=3", "model.stack.blocks.layer.branches.0.part.heads=2")

@@ -26,6 +26,7 @@ from anyformer.core.frame import StackPlace as StackPlace
 from anyformer.core.frame import State as State
 from anyformer.core.frame import detach as detach
 from anyformer.core.frame import fork as fork
+from anyformer.core.frame import memory_of as memory_of
 from anyformer.core.frame import nbytes as nbytes
 from anyformer.core.frame import reorder as reorder
 from anyformer.core.masks import And as And
@@ -69,6 +70,7 @@ from anyformer.core.part import Part as Part
 from anyformer.core.part import PartSpec as PartSpec
 from anyformer.core.part import Pool as Pool
 from anyformer.core.part import PoolSpec as PoolSpec
+from anyformer.core.part import Units as Units
 from anyformer.core.positions import Bias as Bias
 from anyformer.core.positions import Heads as Heads
 from anyformer.core.positions import Position as Position

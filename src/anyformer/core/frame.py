@@ -98,6 +98,17 @@ class Memory:
     losses: Mapping[str, Tensor] = field(default_factory=dict)
     """Auxiliary losses of the encoder's parts."""
 
+    def mask(self) -> Bool[Tensor, "b s"]:
+        """The mask of valid tokens, also where `valid` is None."""
+        return torch.ones_like(self.x[..., 0], dtype=torch.bool) if self.valid is None else self.valid
+
+
+def memory_of(memory: Memory | None, kind: str) -> Memory:
+    """The encoder's output, or an error that names the kind of part that needs it."""
+    if memory is None:
+        raise SpecError(f"{kind} needs the encoder's output: put it in frame.memory.")
+    return memory
+
 
 class StackPlace(NamedTuple):
     """Where in a stack a part runs."""

@@ -1,7 +1,7 @@
 """Base classes of the slots of a model: parts, norms, joins, embeddings, pools and heads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -46,6 +46,24 @@ def add_losses(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Map
     return {**first, **{name: first[name] + loss if name in first else loss for name, loss in second.items()}}
 
 
+@dataclass(frozen=True)
+class Units:
+    """Equal units of a part, such as heads, of which pruning can remove some. They lie one after the other in its
+    matrices, which are cut by their roles."""
+
+    name: str
+    """heads or neurons."""
+    number: int
+    per_unit: Mapping[str, int]
+    """Fields of the part's spec that are proportional to the number of units -> their value for one unit."""
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    """Fields to set with them, because they would follow from the number of units if they were left out."""
+
+    def fields_for(self, number: int) -> dict[str, int]:
+        """The fields of the part's spec with this number of units."""
+        return {**self.fixed, **{name: number * value for name, value in self.per_unit.items()}}
+
+
 class Part(Module):
     """Anything that acts on a sequence. Training, prefill and decoding are the same call with different lengths."""
 
@@ -61,9 +79,8 @@ class Part(Module):
     divided: ClassVar[tuple[str, ...] | None] = None
     """Attributes that tensor parallelism divides by the number of ranks, such as the number of heads: with matrices cut
     by their roles, the outputs of all ranks add up to that of the whole part. None: the part cannot be divided."""
-    removable: ClassVar[str | None] = None
-    """Name of the units that pruning can remove, "heads" or "neurons"; their matrices are cut by their roles. None: the
-    part has no such units."""
+    removable: "Units | None" = None
+    """The units that pruning can remove; None: the part has no such units."""
     made_from: "PartSpec | None" = None
     """The spec that built this part."""
 
@@ -76,14 +93,6 @@ class Part(Module):
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         """An empty state. Values that depend on the encoder alone (cross-attention keys) are computed here, once."""
         return ()
-
-    def unit_count(self) -> int:
-        """Number of units, of a part with `removable` ones. They lie one after the other in its matrices."""
-        raise NotImplementedError
-
-    def fields_for(self, units: int) -> Mapping[str, Any]:
-        """The fields of the part's spec that differ if it has this number of units, of the same width as now."""
-        raise NotImplementedError
 
     def read_to_end(self, x: Float[Tensor, "b t d"], frame: Frame) -> Out:
         """The output for a whole sequence; a recurrent part also returns its final state in `Out.final`."""
@@ -112,6 +121,10 @@ class PartSpec(Spec):
     """True: the part reads `frame.place.layer`, the number of the layer, which the stack then sets for each of them."""
     needs_source_layers: ClassVar[bool] = False
     """True: the part reads `Memory.layers`, the outputs of all layers of the encoder, which the encoder then keeps."""
+
+    def sizes(self, site: Site) -> Mapping[str, Any]:
+        """The fields that follow from the place if they are left out, with their values there."""
+        return {}
 
     def build(self, site: Site) -> Part:
         """The part for this place. Not called directly: `place` checks the declarations above first."""

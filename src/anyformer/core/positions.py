@@ -1,8 +1,8 @@
 """Position schemes act on token vectors, queries and keys, scores, or values; hooks not implemented are identities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -97,8 +97,28 @@ class Position(Module):
 class PositionSpec(Spec):
     """How positions enter a model."""
 
+    def sizes(self, site: Site) -> Mapping[str, Any]:
+        """The fields that follow from the place if they are left out, with their values there."""
+        return {}
+
     def build(self, site: Site, heads: Heads) -> Position:
         raise NotImplementedError
+
+    def build_inside(self, site: Site, heads: Heads) -> Position:
+        """The scheme, for attention; raises SpecError if it acts on token vectors alone."""
+        with at("position"):
+            position = self.build(site, heads)
+            if position.enters() and not position.acts_inside():
+                raise SpecError(f"{self.kind} acts on token vectors: make it the position of the model.")
+        return position
+
+    def build_for_scores(self, site: Site, heads: Heads) -> Position:
+        """The scheme, for attention to past inputs; raises SpecError if it does not act on scores alone."""
+        with at("position"):
+            position = self.build(site, heads)
+            if not position.acts_inside() or position.has_values:
+                raise SpecError(f"{self.kind} does not act on scores. Use xl, rope, alibi or t5_bias.")
+        return position
 
     def build_vectors(self, site: Site, heads: Heads) -> Position:
         """The scheme, for parts that need its position vectors; raises SpecError if it has none."""

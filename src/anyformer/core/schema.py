@@ -7,8 +7,8 @@ from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
-from anyformer.core.fields import Range, field_help, field_hints, is_choice, range_of
-from anyformer.core.spec import Spec, plain
+from anyformer.core.fields import Range, field_help, is_choice, range_of
+from anyformer.core.spec import Spec, default_of, hints_of
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -102,11 +102,6 @@ def _tables_in(hint: Any, value: Any, path: str) -> Iterator[tuple[str, type[Spe
             yield from _tables_in(get_args(hint)[1], item, f"{path}.{key}")
 
 
-def hints_of(cls: Any) -> Mapping[str, Any]:
-    """The types of a spec's fields."""
-    return field_hints(cls)  # Any: the type checker takes a class of frozen values for one of them
-
-
 def _required(hint: Any) -> Any:
     """X of `X | None`: None stands for a field that is left out."""
     choices = [choice for choice in get_args(hint) if choice is not NoneType]
@@ -115,14 +110,6 @@ def _required(hint: Any) -> Any:
 
 def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
-
-
-def default_of(field: Field[Any]) -> Any:
-    """The default of a field as plain data; None if there is none."""
-    value = field.default if field.default_factory is MISSING else field.default_factory()
-    if value is MISSING:
-        return None
-    return plain(value)
 
 
 def _is_family(cls: type[Spec]) -> bool:

@@ -7,7 +7,7 @@ A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclas
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from inspect import getattr_static, isfunction, unwrap
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -23,7 +23,7 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import import_kind
-from anyformer.core.fields import declared, did_you_mean, leaves, shown, strict_converter
+from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, shown, strict_converter
 from anyformer.core.paths import assign
 from anyformer.errors import Problem, SpecError, join_path
 
@@ -217,6 +217,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return value
+
+
+def hints_of(cls: Any) -> Mapping[str, Any]:
+    """The types of a spec's fields."""
+    return field_hints(cls)  # Any: the type checker takes a class of frozen values for one of them
+
+
+def default_of(field: Field[Any]) -> Any:
+    """The default of a field as plain data; None if there is none."""
+    value = field.default if field.default_factory is MISSING else field.default_factory()
+    return None if value is MISSING else plain(value)
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Spec]]:

@@ -17,9 +17,8 @@ from anyformer.interop.agreement import Agreement, compare, compare_models
 from anyformer.interop.counterpart import counterpart
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.onnx_graph import refuse_kind, write_graph
-from anyformer.interop.sentence_files import body_of, pool_of, write_modules
+from anyformer.interop.sentence_modules import body_of, pool_of, write_modules
 from anyformer.interop.writing import TextSettings, write_model, write_text
-from anyformer.objectives.contrastive import Contrastive
 from anyformer.pretrained import IMPORTED
 from anyformer.reporting.model_card import CardTarget, model_card
 from anyformer.run import Choice, Run
@@ -94,7 +93,7 @@ def _to_hugging_face(run: Run, path: Path, force: bool, step: Choice) -> ExportR
         if pool is not None:
             write_modules(folder, spec, pool, unit=_unit_vectors(run))
         params = sum(tensor.numel() for tensor in weights.values())
-        target = CardTarget("transformers", model.architecture, params, run.describe(step), pool)
+        target = CardTarget("transformers", model.architecture, params, run.describe(step), pool.kind if pool else None)
         card = model_card(run.folder, target)
         (folder / CARD).write_text(card.text, encoding="utf-8")
         difference, agreement = _check(folder, run.model(step))
@@ -141,7 +140,7 @@ def _text_of(run: Run, step: Choice) -> TextSettings | None:
 def _unit_vectors(run: Run) -> bool:
     """False if `embed` gives the vectors of a run as they are pooled."""
     parts = run.recipe.objective.parts if run.recipe.objective is not None else ()
-    return not any(isinstance(part, Contrastive) and part.vectors == "pooled" for part in parts)
+    return not any(part.compares_texts and not part.unit_vectors for part in parts)
 
 
 def imported(run: Run) -> Mapping[str, Any]:

@@ -20,6 +20,20 @@ class Agreement(NamedTuple):
     difference: float
     scale: float
 
+    @classmethod
+    def between(cls, outputs: Tensor, expected: Tensor) -> "Agreement":
+        """The agreement of outputs of equal shape."""
+        return cls((outputs - expected).abs().max().item(), expected.abs().max().item())
+
+    def checked(self, outputs: str, expected: str, consequence: str) -> "Agreement":
+        """The same agreement; raises CheckpointError if the difference is larger than rounding."""
+        if not self.difference <= TOLERANCE * max(1.0, self.scale):
+            raise CheckpointError(
+                f"{outputs} differ by {self.difference:.2g} from those of {expected} (largest output "
+                f"{self.scale:.2g}), so {consequence}"
+            )
+        return self
+
 
 def compare(folder: PretrainedFolder, model: Model, *batches: Tensor, outcome: str = "imported") -> Agreement | None:
     """The largest difference of the outputs for batches of tokens [b t]; None if transformers is not installed, or the
@@ -28,13 +42,8 @@ def compare(folder: PretrainedFolder, model: Model, *batches: Tensor, outcome: s
     peer = _peer(names[0], folder) if isinstance(names, list) and names else None
     if peer is None:
         return None
-    result = max(_difference(folder, model, peer, tokens) for tokens in batches)
-    if not result.difference <= TOLERANCE * max(1.0, result.scale):
-        raise CheckpointError(
-            f"{folder.path}: its outputs differ by {result.difference:.2g} from those of transformers "
-            f"(largest output {result.scale:.2g}), so it was not {outcome}."
-        )
-    return result
+    worst = max(_difference(folder, model, peer, tokens) for tokens in batches)
+    return worst.checked(f"{folder.path}: its outputs", "transformers", f"it was not {outcome}.")
 
 
 @torch.no_grad()
@@ -48,7 +57,7 @@ def _difference(folder: PretrainedFolder, model: Model, peer: Any, tokens: Tenso
     # a body has no head in transformers, or a random pooler: the outputs that are compared have the same size
     for ours in (outputs_of(model, tokens), outputs_of(model, tokens, logits=False)):
         for theirs in (output for output in present if output.numel() == ours.numel()):
-            return Agreement((ours - theirs.reshape(ours.shape)).abs().max().item(), theirs.abs().max().item())
+            return Agreement.between(ours, theirs.reshape(ours.shape))
     shapes = f"outputs {tuple(outputs_of(model, tokens).shape)}, transformers' model {tuple(present[0].shape)}"
     raise CheckpointError(f"{folder.path}: {shapes}.")
 
@@ -62,17 +71,9 @@ def outputs_of(model: Model, tokens: Tensor, logits: bool = True) -> Tensor:
 
 def compare_models(ours: Model, again: Model, *batches: Tensor) -> Agreement:
     """The largest difference between the outputs of a model and of what was written and read again."""
-    results = []
-    for tokens in batches:
-        first, second = outputs_of(ours, tokens), outputs_of(again, tokens)
-        results.append(Agreement((first - second).abs().max().item(), first.abs().max().item()))
-    result = max(results)
-    if not result.difference <= TOLERANCE * max(1.0, result.scale):
-        raise CheckpointError(
-            f"the outputs of the export differ by {result.difference:.2g} from those of the run (largest output "
-            f"{result.scale:.2g}), so it was not written. This is a mistake in the mapping: please report it."
-        )
-    return result
+    worst = max(Agreement.between(outputs_of(again, tokens), outputs_of(ours, tokens)) for tokens in batches)
+    consequence = "it was not written. This is a mistake in the mapping: please report it."
+    return worst.checked("the outputs of the export", "the run", consequence)
 
 
 def _peer(name: str, folder: PretrainedFolder) -> Any:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from anyformer.core import HeadSpec
 from anyformer.interop.family import NUM_LABELS
-from anyformer.interop.mapping import ACTIVATIONS, Conversion, Entry, key, linear, norm, tensor
+from anyformer.interop.mapping import ACTIVATIONS, Conversion, Entry, Variant, key, linear, norm, tensor
 from anyformer.interop.shapes import FEED, LAYER, LOOK, block, layers
 from anyformer.models import Encoder
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.classifier import Classifier
+from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.token_classifier import TokenClassifier
@@ -46,31 +46,33 @@ COMMON = (
 )
 
 
-def pooled_head() -> HeadSpec:
-    """BERT's pooler."""
-    return Pooled(pool=First(), layer="tanh")
-
-
-def sequence_classes() -> HeadSpec:
-    """A class for each text, from the first token: a tanh layer, then the classes."""
-    return Classifier(classes=2, pool=First(), hidden=1)
-
-
-def token_classes() -> HeadSpec:
-    """A class for each token."""
-    return TokenClassifier(classes=2)
-
-
 CLASSES = (key(NUM_LABELS, "?head.classes", default=2), key("hidden_size", "?head.hidden"))
 
+BODY = Variant(Hidden())
+"""No head."""
 
-def class_tensors(head: HeadSpec, layer: str, classes: str = "classifier") -> Iterator[Entry]:
-    """The tensors of a head with classes; `layer` is the name of the layer before them."""
-    if isinstance(head, Classifier):
-        yield from linear("head.layer", layer)
-        yield from linear("head.classes", classes)
-    elif isinstance(head, TokenClassifier):
-        yield from linear("head.classes", "classifier")
+
+def masked_words(dense: str, normed: str, bias: str) -> Variant:
+    """Words for masked places: one more layer, then the table of the embedding and a bias for each word."""
+    layer = linear("head.layer", dense)
+    gain, shift = tensor("head.gain", f"{normed}.weight"), tensor("head.shift", f"{normed}.bias")
+    return Variant(MaskedWordsHead(), (*layer, *gain, *shift, *tensor("head.bias", bias)))
+
+
+def pooler(dense: str) -> Variant:
+    """BERT's pooler: a tanh layer on the first token."""
+    return Variant(Pooled(pool=First(), layer="tanh"), (*linear("head.layer", dense),))
+
+
+def text_classes(dense: str, classes: str = "classifier") -> Variant:
+    """A class for each text, from the first token: a tanh layer, then the classes."""
+    head = Classifier(classes=2, pool=First(), hidden=1)
+    return Variant(head, (*linear("head.layer", dense), *linear("head.classes", classes)))
+
+
+def token_classes() -> Variant:
+    """A class for each token."""
+    return Variant(TokenClassifier(classes=2), (*linear("head.classes", "classifier"),))
 
 
 def bert_entry(theirs: str, types: bool = True) -> Iterator[Entry]:
@@ -93,16 +95,3 @@ def bert_layers(spec: Encoder, theirs: str) -> Iterator[Entry]:
         yield from linear(f"{ours}.1.part.down", f"{layer}.output.dense")
         yield from norm(f"{ours}.0.after", f"{layer}.attention.output.LayerNorm")
         yield from norm(f"{ours}.1.after", f"{layer}.output.LayerNorm")
-
-
-def masked_words(dense: str, normed: str, bias: str, head: str = "head") -> Iterator[Entry]:
-    """The layer before the tied table, and the bias of every word."""
-    yield from linear(f"{head}.layer", dense)
-    yield from tensor(f"{head}.gain", f"{normed}.weight")
-    yield from tensor(f"{head}.shift", f"{normed}.bias")
-    yield from tensor(f"{head}.bias", bias)
-
-
-def pooler(dense: str) -> Iterator[Entry]:
-    """The tanh layer on the first token."""
-    yield from linear("head.layer", dense)

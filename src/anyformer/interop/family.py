@@ -82,8 +82,8 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     """Tensors that must be equal to another one if they are stored."""
 
-    derived: Callable[[Any], Mapping[str, Any]] = lambda spec: {}
-    """Keys that follow from a spec, which are written but not read."""
+    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: {}
+    """Keys that follow from the others of a config, for configs that are written."""
     fills: bool = True
     """False if its scores of words were not trained on texts with masks, so that it cannot fill them."""
 
@@ -124,7 +124,7 @@ class Family:
         facts |= {**self._facts(self.template), **self._facts(spec)}
         present = [name.removeprefix(HAS) for name, value in facts.items() if name.startswith(HAS) and value]
         config = _nested({name: value for name, value in facts.items() if not name.startswith(HAS)})
-        config = {"model_type": self.model_types[0], **self.derived(spec), **config}
+        config = {"model_type": self.model_types[0], **self.derived(config), **config}
         try:
             nearest = self.spec(config, present)
         except SpecError as error:  # the template's values and those of the spec do not fit together

@@ -125,6 +125,25 @@ def choice(pairs: Mapping[Any, Any]) -> Conversion:
     return Conversion(ours, theirs)
 
 
+class Variant(NamedTuple):
+    """A spec that a slot of a family may hold, and its tensors."""
+
+    spec: Spec
+    tensors: tuple[Entry, ...] = ()
+
+
+class Variants:
+    """All that a slot of a family may hold: value of the config -> spec and tensors."""
+
+    def __init__(self, variants: Mapping[Any, Variant]):
+        self.variants = variants
+        self.convert = choice({value: variant.spec for value, variant in variants.items()})
+
+    def tensors(self, spec: Spec) -> tuple[Entry, ...]:
+        """The tensors of the spec in the slot."""
+        return self.variants[self.convert.theirs(spec.to_dict())].tensors
+
+
 SAME = Conversion(lambda value: value, lambda value: value)
 ACTIVATIONS = choice(
     {

@@ -6,14 +6,10 @@ initialisation) are left out of the comparison.
 
 from typing import Any
 
-from anyformer.core import ModelSpec
+from anyformer.core import ModelSpec, PartSpec, PositionSpec, Site
 from anyformer.core.fields import leaves
 from anyformer.core.paths import assign, split
 from anyformer.models.single import Single
-from anyformer.parts.channels.glu import GLU
-from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.mixers.attention import Attention
-from anyformer.parts.positions.learned import LearnedPosition
 
 LAYER = "layer"
 """Name of the only kind of layer, and the tag of its weights if all layers share them."""
@@ -28,27 +24,12 @@ def normal_form(spec: ModelSpec, sizes: bool = True) -> dict[str, Any]:
     singles = [(path, inner) for path, inner in spec.walk() if isinstance(inner, Single)]
     for path, inner in spec.walk() if sizes else ():
         host = next((single for place, single in reversed(singles) if path.startswith(place)), None)
-        if host is not None:
-            for name, value in _sizes(inner, host).items():
+        if host is not None and isinstance(inner, PartSpec | PositionSpec):
+            for name, value in inner.sizes(Site(dim=host.dim, max_len=host.max_len)).items():
                 assign(data, f"{path}.{name}", value)
     for path, _ in singles:
         _name_layers(_at(data, path)["stack"])
     return data
-
-
-def _sizes(part: Any, host: Single) -> dict[str, Any]:
-    """The fields of a part that follow from the model if they are left out."""
-    if isinstance(part, Attention):
-        channels = part.head_dim or host.dim // part.heads
-        scale = {"scale": None} if part.scale == channels**-0.5 else {}
-        return {"head_dim": channels, "kv_heads": part.kv_heads or part.heads, **scale}
-    if isinstance(part, MLP):
-        return {"hidden": part.hidden or 4 * host.dim}
-    if isinstance(part, GLU):
-        return {"hidden": part.hidden or -(-8 * host.dim // 24) * 8}
-    if isinstance(part, LearnedPosition):
-        return {"max_len": part.max_len or host.max_len + part.offset}
-    return {}
 
 
 def _name_layers(stack: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ from torch.export import Dim
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from anyformer.core import Frame, Model, ModelSpec, PartSpec
-from anyformer.errors import CheckpointError, SpecError
-from anyformer.interop.agreement import TOLERANCE, Agreement
+from anyformer.errors import SpecError
+from anyformer.interop.agreement import Agreement
 from anyformer.models.single import Single
 
 FILE, CACHE = "model.onnx", "cache.safetensors"
@@ -220,13 +220,8 @@ def check_graph(file: Path, graph: OnnxGraph) -> Agreement:
         if length > 2 and batch > 1:
             mask[1:, length // 2 :] = 0  # padding
         results.append(_compared(session, graph, tokens, mask))
-    worst = max(results)
-    if not worst.difference <= TOLERANCE * max(1.0, worst.scale):
-        raise CheckpointError(
-            f"the outputs of onnxruntime differ by {worst.difference:.2g} from those of the run (largest output "
-            f"{worst.scale:.2g}), so nothing was written. Please report it."
-        )
-    return worst
+    consequence = "nothing was written. Please report it."
+    return max(results).checked("the outputs of onnxruntime", "the run", consequence)
 
 
 @torch.no_grad()
@@ -247,7 +242,7 @@ def _compared(session: Any, graph: OnnxGraph, tokens: Tensor, mask: Tensor) -> A
     actual = torch.cat(outputs, 1) if expected.dim() == 3 else outputs[0]
     if expected.dim() == 3:
         expected, actual = expected[mask.bool()], actual[mask.bool()]
-    return Agreement((actual - expected).abs().max().item(), expected.abs().max().item())
+    return Agreement.between(actual, expected)
 
 
 def run_session(session: Any, arguments: Sequence[Any]) -> list[Tensor]:

@@ -8,17 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anyformer.core import PoolSpec
+from anyformer.core import ModelSpec, PoolSpec
 from anyformer.errors import CheckpointError
 from anyformer.interop.reading import CONFIG, parse_json, read_json
+from anyformer.interop.writing import write_json
+from anyformer.parts.heads.hidden import Hidden
+from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.pools.first import First
 from anyformer.parts.pools.last import Last
 from anyformer.parts.pools.max import Max
 from anyformer.parts.pools.mean import Mean
 
-MODULES = "modules.json"
+MODULES, LIMITS = "modules.json", "sentence_bert_config.json"
 PACKAGE = "sentence_transformers."
 KNOWN = ("Transformer", "Pooling", "Normalize")
+FOLDERS = ("", "1_Pooling", "2_Normalize")
+"""Where the modules are written."""
 POOLS: Mapping[str, PoolSpec] = {"cls": First(), "max": Max(), "mean": Mean(), "lasttoken": Last()}
 MODES = {
     "pooling_mode_cls_token": "cls",
@@ -32,7 +37,7 @@ MODES = {
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 FIXED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "sentence_bert_config.json": {
+    LIMITS: {
         "do_lower_case": (False,),
         "transformer_task": ("feature-extraction",),
         "modality_config": (_TEXT,),
@@ -47,7 +52,7 @@ FIXED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }
 """Other files -> their keys of which only these values are supported."""
 HARMLESS = {
-    "sentence_bert_config.json": ("max_seq_length", "unpad_inputs"),
+    LIMITS: ("max_seq_length", "unpad_inputs"),
     "config_sentence_transformers.json": ("__version__", "prompts", "similarity_fn_name"),
 }
 
@@ -117,7 +122,7 @@ def _longest(folder: Path) -> int | None:
         for key, values in fixed.items():
             if key in facts and facts[key] not in values:
                 raise CheckpointError(f"{file}: {key}: must be {values[0]!r}, got {str(facts[key])[:80]}.")
-    places = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
+    places = ((LIMITS, "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
     for name, key in places:
         length = (read_json(folder / name) if (folder / name).is_file() else {}).get(key)
         if isinstance(length, int) and length > 0:
@@ -128,3 +133,28 @@ def _longest(folder: Path) -> int | None:
 def _refuse_unknown(file: Path, names: Sequence[str]) -> None:
     if names:
         raise CheckpointError(f"{file}: {names[0][:80]}: is not a known key, so it may change the vectors.")
+
+
+def body_of(spec: ModelSpec) -> ModelSpec:
+    """The model without its pool, if sentence-transformers has the same pool; else the model."""
+    return spec.with_head(Hidden()) if pool_of(spec) else spec
+
+
+def pool_of(spec: ModelSpec) -> PoolSpec | None:
+    """The pool of a head that is nothing but a pool which sentence-transformers has; None for any other head."""
+    head = spec.output_stack.head
+    return next((pool for pool in POOLS.values() if head == Pooled(pool=pool)), None)
+
+
+def write_modules(folder: Path, spec: ModelSpec, pool: PoolSpec, *, unit: bool) -> None:
+    """Writes the modules: the model, the pool, and division by the length if `unit`."""
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"{PACKAGE}models.{name}"}
+        for index, (name, path) in enumerate(zip(KNOWN, FOLDERS, strict=True))
+    ]
+    write_json(folder / MODULES, modules if unit else modules[:-1])
+    write_json(folder / LIMITS, {"max_seq_length": spec.input_stack.max_len, "do_lower_case": False})
+    pooling = folder / FOLDERS[1]
+    pooling.mkdir()
+    modes = {key: POOLS[mode] == pool for key, mode in MODES.items() if mode in POOLS}
+    write_json(pooling / CONFIG, {"word_embedding_dimension": spec.input_stack.dim, **modes})

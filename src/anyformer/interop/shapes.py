@@ -2,7 +2,7 @@
 
 from typing import Literal, TypeVar
 
-from anyformer.core import NormSpec, PartSpec
+from anyformer.core import NormSpec, PartSpec, Site
 from anyformer.models import Block, Branch, Stack
 from anyformer.models.single import Single
 from anyformer.parts.mixers.attention import Attention
@@ -32,6 +32,6 @@ def part_of(model: Single, branch: int, kind: type[P]) -> P:
 
 def qkv_sizes(look: Attention, dim: int) -> tuple[int, int, int]:
     """Rows of queries, keys and values in one matrix."""
-    channels = look.head_dim or dim // look.heads
-    keys = (look.kv_heads or look.heads) * channels
-    return look.heads * channels, keys, keys
+    sizes = look.sizes(Site(dim=dim))
+    keys = sizes["kv_heads"] * sizes["head_dim"]
+    return look.heads * sizes["head_dim"], keys, keys

@@ -44,6 +44,11 @@ class KeepZeros(OptimizerSpec, kind="keep_zeros"):
         return self.optimizer.fresh(parameter)
 
 
+def keeping_zeros(optimizer: OptimizerSpec) -> KeepZeros:
+    """The same optimiser, with steps that leave zeros as they are."""
+    return optimizer if isinstance(optimizer, KeepZeros) else KeepZeros(lr=optimizer.lr, optimizer=optimizer)
+
+
 class ZeroMasks:
     """Masks of the weights that are not zero, made at the first step: by then a checkpoint is loaded."""
 

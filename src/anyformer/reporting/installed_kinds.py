@@ -11,7 +11,8 @@ from typing import Any, get_args
 from anyformer.core import Cost, CostTree, MaskRule, ModelSpec, PartSpec, Spec, Work, cost
 from anyformer.core.discovery import PARTS, discover
 from anyformer.core.masks import dense
-from anyformer.core.schema import describe, family_name, hints_of
+from anyformer.core.schema import describe, family_name
+from anyformer.core.spec import hints_of
 from anyformer.core.stand_ins import StandIn
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack

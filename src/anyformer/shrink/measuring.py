@@ -1,7 +1,7 @@
 """Size, cost, speed and scores of runs, measured side by side for one table."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -55,7 +55,10 @@ def measured(runs: Mapping[str, Run], limit: int | None = None, device: str = "a
     """Every run on the same records of the first one's data: its test split, or its validation split."""
     records = held_out_records(next(iter(runs.values())), limit)
     predictors = {name: run.trained(device) for name, run in runs.items()}
-    scores = {name: _scores(predictor, records) for name, predictor in predictors.items()}
+    scores = {
+        name: evaluate(Job(predictor=predictor, records=records)).scores if records else {}
+        for name, predictor in predictors.items()
+    }
     speeds = speeds_of({name: reader_of(predictor) for name, predictor in predictors.items()})
     return {name: _measurement(run, predictors[name], speeds[name], scores[name]) for name, run in runs.items()}
 
@@ -68,10 +71,6 @@ def held_out_records(run: Run, limit: int | None = None) -> list[Record]:
         except DataError:
             continue
     return []
-
-
-def _scores(predictor: Predictor, records: Sequence[Record]) -> Mapping[str, Score]:
-    return evaluate(Job(predictor=predictor, records=list(records))).scores if records else {}
 
 
 def _measurement(run: Run, predictor: Predictor, speed: float, scores: Mapping[str, Score]) -> Measurement:
@@ -122,9 +121,3 @@ def speeds_of(readers: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) ->
             tokens = read()
             rates[name].append(tokens / (time.perf_counter() - started))
     return {name: median(values) for name, values in rates.items()}
-
-
-def score_names(measurements: Iterable[Measurement]) -> list[str]:
-    """Names of the scores that all runs have, in their order."""
-    first, *others = measurements
-    return [name for name in first.scores if all(name in other.scores for other in others)]

@@ -57,14 +57,14 @@ def remove(
     spec = distinct(spec)
     model = built(spec, model.state_dict(), amount.what)
     groups = removal.groups(spec, model)
-    kept = {}
+    remaining = {}
     for group, scores in zip(groups, importance.of_units(model, groups, evidence), strict=True):
         most = scores.argsort(descending=True)[: kept_count(group.count, amount.share)]
-        kept[group.name] = sorted(most.tolist())
-    if all(len(units) == group.count for group, units in zip(groups, kept.values(), strict=True)):
+        remaining[group.name] = sorted(most.tolist())
+    if all(len(units) == group.count for group, units in zip(groups, remaining.values(), strict=True)):
         counts = ", ".join(sorted({str(group.count) for group in groups}))
         raise SpecError(f"--prune {amount.what}={amount.share:g}: removes nothing, there are {counts} {amount.what}.")
-    smaller, tensors = removal.smaller(spec, model, kept)
+    smaller, tensors = removal.smaller(spec, model, remaining)
     return smaller, built(smaller, tensors, amount.what)
 
 

@@ -13,7 +13,7 @@ from anyformer.errors import CheckpointError, SpecError
 from anyformer.shrink.unit_group import PartUnits, UnitGroup
 from anyformer.training.runs.checkpoint import load_weights
 
-Kept = Mapping[str, Sequence[int]]
+RemainingUnits = Mapping[str, Sequence[int]]
 """Name of a group -> the units that stay, in order."""
 
 
@@ -22,11 +22,11 @@ class Removal(Spec):
     """What pruning removes."""
 
     def groups(self, spec: ModelSpec, model: Model) -> Sequence[UnitGroup]:
-        """The units of a model, those that are ranked against each other in one group. Raises SpecError if there are
-        none that can be removed."""
+        """The removable units of a model. Those of one group are ranked against each other. Raises SpecError if the
+        model has none."""
         raise NotImplementedError
 
-    def smaller(self, spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
+    def smaller(self, spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
         """The spec and the tensors of the model with these units alone. `model` was built from `spec`."""
         raise NotImplementedError
 
@@ -40,8 +40,8 @@ def part_groups(spec: ModelSpec, model: Model, units: str) -> list[PartUnits]:
     """The removable units of all parts that have some of this name."""
     groups, refused = [], set[str]()
     for name, part in model.named_modules():
-        if isinstance(part, Part) and part.removable == units:
-            group = PartUnits(name, part)
+        if isinstance(part, Part) and part.removable is not None and part.removable.name == units:
+            group = PartUnits(name, part, part.removable.number)
             if _depends_on_all(part) or not group.can_be_cut:
                 refused.add(part.made_from.kind if part.made_from else type(part).__name__)
             else:
@@ -59,16 +59,17 @@ def _depends_on_all(part: Part) -> bool:
     return any(isinstance(child, Position) and child.acts_inside() and child.per_head for child in part.children())
 
 
-def smaller_parts(spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
+def smaller_parts(spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
     """The model with these units of its parts alone. All parts of one spec must keep the same number."""
     data, tensors = spec.to_dict(), dict(model.state_dict())
     paths = {id(inner): path for path, inner in spec.walk()}
-    for name, units in kept.items():
+    for name, units in remaining.items():
         part = model.get_submodule(name)
-        assert isinstance(part, Part) and part.made_from is not None
-        for field, value in part.fields_for(len(units)).items():
+        assert isinstance(part, Part) and part.made_from is not None and part.removable is not None
+        for field, value in part.removable.fields_for(len(units)).items():
             assign(data, f"{paths[id(part.made_from)]}.{field}", value)
-        tensors |= {f"{name}.{key}": tensor for key, tensor in PartUnits(name, part).cut(units).items()}
+        cut = PartUnits(name, part, part.removable.number).cut(units)
+        tensors |= {f"{name}.{key}": tensor for key, tensor in cut.items()}
     return decode(ModelSpec, data), tensors
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.core import Model, ModelSpec
 from anyformer.errors import SpecError
-from anyformer.optim.keep_zeros import KeepZeros
+from anyformer.optim.keep_zeros import keeping_zeros
 from anyformer.run import Run, train
 from anyformer.shrink.importance import Evidence, Importance, importance_of
 from anyformer.shrink.pruning import WEIGHTS, PruneAmount, Scope, remove, set_to_zero
@@ -74,6 +74,7 @@ def prune(
     refuse_quantised(run)
     amounts, how = settings.parsed(), {"how": "prune", **settings.to_dict()}
     importance, source, start = importance_of(settings.by, settings.seed), run, None
+    keeps_zeros = any(amount.what == WEIGHTS for amount in amounts)
     for number in range(1, settings.rounds + 1):
         last = number == settings.rounds
         evidence = Evidence(source, cache, settings.seed)
@@ -84,7 +85,7 @@ def prune(
             return PruneResult(start)
         target = out if last else _stage(out, f"trained-{number}")
         source = train(
-            tuning_recipe(run, start, settings.steps // settings.rounds, keeps_zeros=_any_weights(amounts)),
+            tuning_recipe(run, start, settings.steps // settings.rounds, keeps_zeros=keeps_zeros),
             *settings.overrides, out=target, init_from=start, cache=cache, watcher=watcher,
         )  # fmt: skip
         note_origin(target, run, how)
@@ -111,13 +112,7 @@ def tuning_recipe(source: Run, start: Run, steps: int, *, keeps_zeros: bool) -> 
         raise SpecError(f"--steps {steps}: {source.folder} was imported, so it has no data to train on. Leave it out, "
                         f"then: anyformer train DATA init_from={start.folder}")  # fmt: skip
     recipe = with_steps(recipe, max(1, steps))
-    if not keeps_zeros or isinstance(recipe.optimizer, KeepZeros):
-        return recipe
-    return replace(recipe, optimizer=KeepZeros(lr=recipe.optimizer.lr, optimizer=recipe.optimizer))
-
-
-def _any_weights(amounts: Sequence[PruneAmount]) -> bool:
-    return any(amount.what == WEIGHTS for amount in amounts)
+    return replace(recipe, optimizer=keeping_zeros(recipe.optimizer)) if keeps_zeros else recipe
 
 
 def _stage(out: Path, name: str) -> Path:

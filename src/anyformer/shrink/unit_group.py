@@ -44,9 +44,8 @@ class UnitGroup(ABC):
 class PartUnits(UnitGroup):
     """The heads or hidden units of one part."""
 
-    def __init__(self, name: str, part: Part):
-        super().__init__(name, part.unit_count())
-        self.part = part
+    def __init__(self, name: str, part: Part, count: int):
+        super().__init__(name, count)
         self.matrices = {key: child for key, child in part.named_children() if isinstance(child, Linear)}
 
     @contextmanager

@@ -2,36 +2,34 @@
 
 from collections.abc import Iterator
 
-from anyformer.core import HeadSpec
 from anyformer.interop.encoders import (
+    BODY,
     CLASSES,
     COMMON,
     POST_NORM,
     SHAPE,
     bert_entry,
-    class_tensors,
     masked_words,
-    pooled_head,
     pooler,
-    sequence_classes,
+    text_classes,
     token_classes,
 )
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import Entry, choice, key, linear, norm
+from anyformer.interop.mapping import Entry, Variants, key, linear, norm
 from anyformer.models import Encoder
 from anyformer.parts.embeddings.factorized import Factorized
-from anyformer.parts.heads.hidden import Hidden
-from anyformer.parts.heads.masked_words import MaskedWordsHead
-from anyformer.parts.heads.pooled import Pooled
 
-HEADS: dict[tuple[str, bool], HeadSpec] = {
-    ("AlbertForMaskedLM", False): MaskedWordsHead(),
-    ("AlbertForMaskedLM", True): MaskedWordsHead(),  # an older file, with a pooler that is not used
-    ("AlbertForSequenceClassification", True): sequence_classes(),
-    ("AlbertForTokenClassification", False): token_classes(),
-    ("AlbertModel", True): pooled_head(),
-    ("AlbertModel", False): Hidden(),
-}
+WORDS = masked_words("predictions.dense", "predictions.LayerNorm", "predictions.bias")
+HEADS = Variants(
+    {
+        ("AlbertForMaskedLM", False): WORDS,
+        ("AlbertForMaskedLM", True): WORDS,  # an older file, with a pooler that is not used
+        ("AlbertForSequenceClassification", True): text_classes("albert.pooler"),
+        ("AlbertForTokenClassification", False): token_classes(),
+        ("AlbertModel", True): pooler("albert.pooler"),
+        ("AlbertModel", False): BODY,
+    }
+)
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:
@@ -46,11 +44,7 @@ def tensors(spec: Encoder) -> Iterator[Entry]:
         yield from linear(f"{ours}.1.part.down", f"{theirs}.ffn_output")
         yield from norm(f"{ours}.0.after", f"{theirs}.attention.LayerNorm")
         yield from norm(f"{ours}.1.after", f"{theirs}.full_layer_layer_norm")
-    if spec.head.scores_words:
-        yield from masked_words("predictions.dense", "predictions.LayerNorm", "predictions.bias")
-    elif isinstance(spec.head, Pooled):
-        yield from pooler("albert.pooler")
-    yield from class_tensors(spec.head, "albert.pooler")
+    yield from HEADS.tensors(spec.head)
 
 
 FAMILY = Family(
@@ -59,7 +53,7 @@ FAMILY = Family(
     tensors=tensors,
     base="albert.",
     keys=(
-        key(("architectures", "has pooler.weight"), "head", convert=choice(HEADS)),
+        key(("architectures", "has pooler.weight"), "head", convert=HEADS.convert),
         key("embedding_size", "embedding.width", default=128),
         *SHAPE,
         *CLASSES,

@@ -6,7 +6,8 @@ which transformers uses too for texts that are short against its blocks.
 
 from collections.abc import Iterator
 
-from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, bert_layers, masked_words
+from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, bert_layers
+from anyformer.interop.families.bert import WORDS
 from anyformer.interop.family import Family
 from anyformer.interop.mapping import Entry, choice, key
 from anyformer.models import Encoder
@@ -15,8 +16,7 @@ from anyformer.models import Encoder
 def tensors(spec: Encoder) -> Iterator[Entry]:
     yield from bert_entry("bert.embeddings")
     yield from bert_layers(spec, "bert.encoder.layer")
-    layer = "cls.predictions.transform"
-    yield from masked_words(f"{layer}.dense", f"{layer}.LayerNorm", "cls.predictions.bias")
+    yield from WORDS.tensors
 
 
 FAMILY = Family(

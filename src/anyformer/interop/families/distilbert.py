@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator
 
-from anyformer.core import HeadSpec
-from anyformer.interop.encoders import POST_NORM, bert_entry, class_tensors, masked_words, token_classes
+from anyformer.interop.encoders import BODY, POST_NORM, bert_entry, masked_words, token_classes
 from anyformer.interop.family import NUM_LABELS, Family
-from anyformer.interop.mapping import ACTIVATIONS, Entry, choice, key, linear, norm
+from anyformer.interop.mapping import ACTIVATIONS, Entry, Variants, key, linear, norm
 from anyformer.interop.shapes import FEED, LAYER, LOOK
 from anyformer.models import Encoder
-from anyformer.parts.heads.hidden import Hidden
-from anyformer.parts.heads.masked_words import MaskedWordsHead
 
-HEADS: dict[str, HeadSpec] = {
-    "DistilBertForMaskedLM": MaskedWordsHead(),
-    "DistilBertForTokenClassification": token_classes(),
-    "DistilBertModel": Hidden(),
-}
+HEADS = Variants(
+    {
+        "DistilBertForMaskedLM": masked_words("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+        "DistilBertForTokenClassification": token_classes(),
+        "DistilBertModel": BODY,
+    }
+)
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:
@@ -28,9 +27,7 @@ def tensors(spec: Encoder) -> Iterator[Entry]:
         yield from linear(f"{ours}.1.part.down", f"{theirs}.ffn.lin2")
         yield from norm(f"{ours}.0.after", f"{theirs}.sa_layer_norm")
         yield from norm(f"{ours}.1.after", f"{theirs}.output_layer_norm")
-    if spec.head.scores_words:
-        yield from masked_words("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
-    yield from class_tensors(spec.head, "")
+    yield from HEADS.tensors(spec.head)
 
 
 FAMILY = Family(
@@ -39,7 +36,7 @@ FAMILY = Family(
     tensors=tensors,
     base="distilbert.",
     keys=(
-        key("architectures", "head", convert=choice(HEADS)),
+        key("architectures", "head", convert=HEADS.convert),
         key(NUM_LABELS, "?head.classes", default=2),
         key("vocab_size", "vocab"),
         key("dim", "dim"),

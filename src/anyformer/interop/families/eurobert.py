@@ -2,34 +2,32 @@
 
 from collections.abc import Iterator
 
-from anyformer.core import HeadSpec
+from anyformer.interop.encoders import BODY, token_classes
 from anyformer.interop.families.llama import COPIES, FIXED, KEYS, LAYERS, UNUSED
 from anyformer.interop.families.llama import tensors as llama_tensors
 from anyformer.interop.family import NUM_LABELS, Family
-from anyformer.interop.mapping import Entry, choice, key, linear
+from anyformer.interop.mapping import Entry, Variant, Variants, key
 from anyformer.interop.shapes import LOOK, layers
 from anyformer.models import Encoder
-from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.tied import Tied
-from anyformer.parts.heads.token_classifier import TokenClassifier
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.norms.rms import RMSNorm
 
-TAGS = TokenClassifier(classes=2)
-HEADS: dict[tuple[str, bool], HeadSpec] = {
-    ("EuroBertForMaskedLM", False): Untied(),
-    ("EuroBertForMaskedLM", True): Tied(),
-    ("EuroBertForTokenClassification", False): TAGS,
-    ("EuroBertForTokenClassification", True): TAGS,
-    ("EuroBertModel", False): Hidden(),
-    ("EuroBertModel", True): Hidden(),
-}
+HEADS = Variants(
+    {
+        ("EuroBertForMaskedLM", False): Variant(Untied()),  # Llama's table has its tensor
+        ("EuroBertForMaskedLM", True): Variant(Tied()),
+        ("EuroBertForTokenClassification", False): token_classes(),
+        ("EuroBertForTokenClassification", True): token_classes(),
+        ("EuroBertModel", False): BODY,
+        ("EuroBertModel", True): BODY,
+    }
+)
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:
     yield from llama_tensors(spec)
-    if isinstance(spec.head, TokenClassifier):
-        yield from linear("head.classes", "classifier")
+    yield from HEADS.tensors(spec.head)
 
 
 FAMILY = Family(
@@ -38,7 +36,7 @@ FAMILY = Family(
     tensors=tensors,
     base="model.",
     keys=(
-        key(("architectures", "tie_word_embeddings"), "head", default=(None, False), convert=choice(HEADS)),
+        key(("architectures", "tie_word_embeddings"), "head", default=(None, False), convert=HEADS.convert),
         key(NUM_LABELS, "?head.classes", default=2),
         *(each for each in KEYS if "tie_word_embeddings" not in each.names),
         key("attention_bias", f"{LOOK}.bias", default=False),

@@ -20,12 +20,6 @@ def tensors(spec: Decoder) -> Iterator[Entry]:
         yield from tensor(f"{part}.gain", f"{mixer}.norm.weight")
 
 
-def heads(spec: Decoder) -> dict[str, int]:
-    """The number of heads, which must fit the other sizes."""
-    part = next(iter(spec.stack.blocks.values())).branches[0].part
-    return {"num_heads": part.expand * spec.dim // part.head_dim} if isinstance(part, Mamba2) else {}
-
-
 FAMILY = Family(
     model_types=("mamba2",),
     template=Decoder(vocab=1, dim=1, stack=layers(block(Mamba2(), norm=RMSNorm())), exit_norm=RMSNorm()),
@@ -46,5 +40,5 @@ FAMILY = Family(
     # the number of heads follows from the other sizes; the length of a chunk changes only the order of sums
     harmless=(*HARMLESS, "chunk_size", "num_heads", "time_step_rank"),
     copies=COPIES,
-    derived=heads,
+    derived=lambda config: {"num_heads": config["expand"] * config["hidden_size"] // config["head_dim"]},
 )

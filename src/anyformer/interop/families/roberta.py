@@ -2,47 +2,41 @@
 
 from collections.abc import Iterator
 
-from anyformer.core import HeadSpec
 from anyformer.interop.encoders import (
+    BODY,
     CLASSES,
     COMMON,
     POST_NORM,
     SHAPE,
     bert_entry,
     bert_layers,
-    class_tensors,
     masked_words,
-    pooled_head,
     pooler,
-    sequence_classes,
+    text_classes,
     token_classes,
 )
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import Conversion, Entry, choice, key
+from anyformer.interop.mapping import Conversion, Entry, Variants, key
 from anyformer.models import Encoder
-from anyformer.parts.heads.hidden import Hidden
-from anyformer.parts.heads.masked_words import MaskedWordsHead
-from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.positions.learned import LearnedPosition
 
-HEADS: dict[tuple[str, bool], HeadSpec] = {
-    ("RobertaForMaskedLM", False): MaskedWordsHead(),
-    ("RobertaForMaskedLM", True): MaskedWordsHead(),  # an older file, with a pooler that is not used
-    ("RobertaForSequenceClassification", False): sequence_classes(),
-    ("RobertaForTokenClassification", False): token_classes(),
-    ("RobertaModel", True): pooled_head(),
-    ("RobertaModel", False): Hidden(),
-}
+WORDS = masked_words("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+HEADS = Variants(
+    {
+        ("RobertaForMaskedLM", False): WORDS,
+        ("RobertaForMaskedLM", True): WORDS,  # an older file, with a pooler that is not used
+        ("RobertaForSequenceClassification", False): text_classes("classifier.dense", "classifier.out_proj"),
+        ("RobertaForTokenClassification", False): token_classes(),
+        ("RobertaModel", True): pooler("roberta.pooler.dense"),
+        ("RobertaModel", False): BODY,
+    }
+)
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:
     yield from bert_entry("roberta.embeddings")
     yield from bert_layers(spec, "roberta.encoder.layer")
-    if spec.head.scores_words:
-        yield from masked_words("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
-    elif isinstance(spec.head, Pooled):
-        yield from pooler("roberta.pooler.dense")
-    yield from class_tensors(spec.head, "classifier.dense", "classifier.out_proj")
+    yield from HEADS.tensors(spec.head)
 
 
 FAMILY = Family(
@@ -51,7 +45,7 @@ FAMILY = Family(
     tensors=tensors,
     base="roberta.",
     keys=(
-        key(("architectures", "has pooler.dense.weight"), "head", convert=choice(HEADS)),
+        key(("architectures", "has pooler.dense.weight"), "head", convert=HEADS.convert),
         *SHAPE[:-1],
         key("max_position_embeddings", "position.max_len"),
         key("max_position_embeddings", "max_len", convert=Conversion(lambda rows: rows - 2, lambda most: most + 2)),

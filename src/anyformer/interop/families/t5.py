@@ -52,7 +52,8 @@ def tensors(spec: EncoderDecoder) -> Iterator[Entry]:
     yield from tensor("encoder.embedding.weight", "shared.weight")
     if spec.decoder.head == Untied():
         yield from linear("decoder.head.words", "lm_head", bias=False)
-    gated = isinstance(next(iter(spec.encoder.stack.blocks.values())).branches[-1].part, GLU)
+    feed = next(iter(spec.encoder.stack.blocks.values())).branches[-1].part
+    ups = ("wi_0", "wi_1") if FEED.theirs(feed.to_dict()).startswith("gated") else ("wi",)
     for half, stack, last in (("encoder", spec.encoder.stack, 1), ("decoder", spec.decoder.stack, 2)):
         first = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         yield from tensor(f"shared.owned.{half}/t5_bias.weight", first)  # all layers use that of the first
@@ -68,7 +69,6 @@ def tensors(spec: EncoderDecoder) -> Iterator[Entry]:
                 yield from linear(f"{ours}.1.part.q", f"{cross}.q", bias=False)
                 yield from linear(f"{ours}.1.part.kv", f"{cross}.k", f"{cross}.v", bias=False)
                 yield from linear(f"{ours}.1.part.out", f"{cross}.o", bias=False)
-            ups = ("wi_0", "wi_1") if gated else ("wi",)
             yield from linear(f"{ours}.{last}.part.up", *(f"{dense}.{up}" for up in ups), bias=False)
             yield from linear(f"{ours}.{last}.part.down", f"{dense}.wo", bias=False)
             for branch in range(last + 1):

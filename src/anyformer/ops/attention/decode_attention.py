@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from anyformer.core.frame import Frame, Memory
-from anyformer.errors import SpecError
+from anyformer.core.frame import Frame
 from anyformer.ops.devices import TRITON, at_least_float32, supports_triton
 from anyformer.ops.operators import operator
 
@@ -73,19 +72,6 @@ class Source(NamedTuple):
     keys: Float[Tensor, "b s n"]
     values: Float[Tensor, "b s m"]
     valid: Bool[Tensor, "b s"]
-
-
-def memory_of(memory: Memory | None, kind: str) -> Memory:
-    """The encoder's output, or an error that names the kind of part that needs it."""
-    if memory is None:
-        raise SpecError(f"{kind} needs the encoder's output: put it in frame.memory.")
-    return memory
-
-
-def source(keys: Float[Tensor, "b s n"], values: Float[Tensor, "b s m"], memory: Memory) -> Source:
-    """The source of a memory; all tokens are valid if it has no mask."""
-    valid = torch.ones_like(keys[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
-    return Source(keys, values, valid)
 
 
 def shares(scores: Float[Tensor, "b t s"], frame: Frame, valid: Bool[Tensor, "b s"]) -> Float[Tensor, "b t s"]:

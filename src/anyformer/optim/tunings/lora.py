@@ -13,7 +13,7 @@ from torch import nn
 from anyformer.core import Count, Model, ModelSpec, PartSpec, Positive, Role, Site
 from anyformer.errors import Problem, SpecError
 from anyformer.optim.tunings.tuning_spec import TuningSpec
-from anyformer.parts.combine.lora import FROZEN, LoRA, LoRALinear, roles_in
+from anyformer.parts.combine.lora import FROZEN, LoRA, lora_parts, roles_in, update_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class LoRATuning(TuningSpec, kind="lora"):
     """Roles of the matrices that get an update: query, key, value, out, in, gate."""
 
     def adapt(self, model: ModelSpec) -> ModelSpec:
-        if any(isinstance(spec, LoRA) for _, spec in model.walk()):
+        if lora_parts(model):
             return model
         adapted = model
         for path, part in _outermost_parts(model):
@@ -42,10 +42,7 @@ class LoRATuning(TuningSpec, kind="lora"):
         return adapted
 
     def factors(self, spec: ModelSpec, model: Model) -> Mapping[nn.Parameter, float]:
-        updates = [module for module in model.modules() if isinstance(module, LoRALinear)]
-        learning = {
-            parameter for update in updates for parameter in (*update.lora_a.parameters(), *update.lora_b.parameters())
-        }
+        learning = update_parameters(model)
         if spec.output_stack.head.outcomes is not None:
             learning |= {*model.output_head().parameters()}
         return {parameter: float(parameter in learning) for parameter in model.parameters()}
@@ -55,22 +52,6 @@ class LoRATuning(TuningSpec, kind="lora"):
 
     def pretrained_name(self, name: str) -> str:
         return name.replace(f".{FROZEN}.", ".")
-
-
-def merged(spec: ModelSpec, model: Model) -> tuple[ModelSpec, dict[str, torch.Tensor]]:
-    """The model without updates, and its tensors with the updates added to their matrices. A model that has no updates
-    is returned as it is."""
-    for path, part in _outermost_parts(spec):
-        if isinstance(part, LoRA):
-            spec = spec.with_(path, part.part)
-    tensors = dict(model.state_dict())
-    for path, module in model.named_modules():
-        if isinstance(module, LoRALinear):
-            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{path}.")}
-            tensors[f"{path}.weight"] = module.merged_weight()
-            if module.frozen.bias is not None:
-                tensors[f"{path}.bias"] = module.frozen.bias.detach()
-    return spec, tensors
 
 
 def _outermost_parts(model: ModelSpec) -> list[tuple[str, PartSpec]]:

@@ -4,14 +4,12 @@ y = W_2 (phi(W x) * (V x))          (arXiv 2002.05202)
 phi = sigmoid: GLU, gelu: GEGLU, relu: ReGLU, silu: SwiGLU, identity: bilinear (LiGLU).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site
+from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site, Units
 from anyformer.ops.activations import Activation, activation
 
 
@@ -28,26 +26,23 @@ class GLU(PartSpec, kind="glu"):
     dropout: Chance = 0.0
     """Dropout on the gated values."""
 
+    def sizes(self, site: Site) -> dict[str, int]:
+        return {"hidden": self.hidden or -(-8 * site.dim // 24) * 8}
+
     def build(self, site: Site) -> "GLUPart":
         return GLUPart(self, site)
 
 
 class GLUPart(Part):
     divided = ()
-    removable = "neurons"
 
     def __init__(self, spec: GLU, site: Site):
         super().__init__()
-        hidden = spec.hidden or -(-8 * site.dim // 24) * 8
+        hidden = spec.sizes(site)["hidden"]
+        self.removable = Units("neurons", hidden, {"hidden": 1})
         self.up = Linear(site.dim, (hidden, hidden), role=("gate", "in"), bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
         self.activation, self.dropout = activation(spec.activation), spec.dropout
-
-    def unit_count(self) -> int:
-        return self.up.widths[0]
-
-    def fields_for(self, units: int) -> Mapping[str, Any]:
-        return {"hidden": units}
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         gate, value = self.up(x).chunk(2, dim=-1)

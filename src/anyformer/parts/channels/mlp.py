@@ -3,14 +3,12 @@
 y = W_2 phi(W_1 x + b_1) + b_2          (arXiv 1706.03762, eq. 2)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site
+from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site, Units
 from anyformer.ops.activations import Activation, activation
 
 
@@ -27,26 +25,23 @@ class MLP(PartSpec, kind="mlp"):
     dropout: Chance = 0.0
     """Dropout on the hidden values."""
 
+    def sizes(self, site: Site) -> dict[str, int]:
+        return {"hidden": self.hidden or 4 * site.dim}
+
     def build(self, site: Site) -> "MLPPart":
         return MLPPart(self, site)
 
 
 class MLPPart(Part):
     divided = ()
-    removable = "neurons"
 
     def __init__(self, spec: MLP, site: Site):
         super().__init__()
-        hidden = spec.hidden or 4 * site.dim
+        hidden = spec.sizes(site)["hidden"]
+        self.removable = Units("neurons", hidden, {"hidden": 1})
         self.up = Linear(site.dim, hidden, role="in", bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
         self.activation, self.dropout = activation(spec.activation), spec.dropout
-
-    def unit_count(self) -> int:
-        return self.up.widths[0]
-
-    def fields_for(self, units: int) -> Mapping[str, Any]:
-        return {"hidden": units}
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         hidden = torch.dropout(self.activation(self.up(x)), self.dropout, self.training)

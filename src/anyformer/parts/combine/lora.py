@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from anyformer.core import Count, Linear, Module, Part, PartSpec, Positive, Role, Site, kind_of
+from anyformer.core import Count, Linear, Model, ModelSpec, Module, Part, PartSpec, Positive, Role, Site, kind_of
 from anyformer.errors import SpecError, at
 
 FROZEN = "frozen"
@@ -106,6 +106,34 @@ class LoRALinear(Module):
             for piece, chosen in zip(weight.double().split(self.widths), self.chosen, strict=True)
         ]
         return torch.cat(slices).to(weight.dtype)
+
+
+def lora_parts(model: ModelSpec) -> list[tuple[str, LoRA]]:
+    """Path and spec of each part with updates."""
+    return [(path, spec) for path, spec in model.walk() if isinstance(spec, LoRA)]
+
+
+def update_parameters(model: Model) -> set[nn.Parameter]:
+    """The parameters A and B of all updates."""
+    updates = [module for module in model.modules() if isinstance(module, LoRALinear)]
+    return {
+        parameter for update in updates for half in (update.lora_a, update.lora_b) for parameter in half.parameters()
+    }
+
+
+def merged(spec: ModelSpec, model: Model) -> tuple[ModelSpec, dict[str, Tensor]]:
+    """The model without updates, and its tensors with the updates added to their matrices. A model that has no updates
+    is returned as it is."""
+    for path, part in lora_parts(spec):
+        spec = spec.with_(path, part.part)
+    tensors = dict(model.state_dict())
+    for path, module in model.named_modules():
+        if isinstance(module, LoRALinear):
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{path}.")}
+            tensors[f"{path}.weight"] = module.merged_weight()
+            if module.frozen.bias is not None:
+                tensors[f"{path}.bias"] = module.frozen.bias.detach()
+    return spec, tensors
 
 
 def roles_in(part: Part) -> set[Role]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
-from anyformer.ops.attention.decode_attention import Source, blend, memory_of, product_flops, shares, source
+from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork, memory_of
+from anyformer.ops.attention.decode_attention import Source, blend, product_flops, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class AdditiveAttentionPart(Part):
 
     def _source(self, memory: Memory | None) -> Source:
         memory = memory_of(memory, "additive_attention")
-        return source(self.key(memory.x), memory.x, memory)
+        return Source(self.key(memory.x), memory.x, memory.mask())
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         return product_flops(call.batch, call.length, call.source, self.values, keys_learn=call.memory_learns)

@@ -12,9 +12,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
+from anyformer.core import Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork, memory_of
 from anyformer.errors import SpecError
-from anyformer.ops.attention.decode_attention import memory_of
 from anyformer.ops.padding import compact, take
 
 

@@ -5,15 +5,15 @@ Query heads can share key/value heads (arXiv 2305.13245). A norm of queries and 
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from anyformer.core import Call, Chance, Count, Linear, Norm, NormSpec, Out, Part, PartSpec, Positive, Site, Tap
-from anyformer.core.frame import Frame, Marks, Memory
+from anyformer.core import Call, Chance, Count, Linear, Norm, NormSpec, Out, Part, PartSpec, Positive, Site, Tap, Units
+from anyformer.core.frame import Frame, Marks, Memory, memory_of
 from anyformer.core.masks import Full, MaskRule
 from anyformer.core.positions import Heads, Position, PositionSpec
-from anyformer.errors import SpecError, at
+from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys, KeyValueCache, NewKeys, SourceKeyValues
 
@@ -50,6 +50,10 @@ class Attention(PartSpec, kind="attention"):
         if self.qk_norm is not None and self.qk_norm.limits:
             raise SpecError(f"qk_norm: {self.qk_norm.kind} depends on other tokens. Use rms, layer or scale.")
 
+    def sizes(self, site: Site) -> dict[str, Any]:
+        channels = self.head_dim or site.dim // self.heads
+        return {"head_dim": channels, "kv_heads": self.kv_heads or self.heads, "scale": self.scale or channels**-0.5}
+
     def build(self, site: Site) -> "AttentionPart":
         if self.head_dim is None and site.dim % self.heads:
             raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
@@ -65,13 +69,13 @@ class Attention(PartSpec, kind="attention"):
 
 class AttentionPart(Part):
     divided = ("h", "g", "pair_flops")
-    removable = "heads"
 
     def __init__(self, spec: Attention, site: Site):
         super().__init__()
-        self.h, self.g = spec.heads, spec.kv_heads or spec.heads
-        self.c = spec.head_dim or site.dim // spec.heads
-        self.scale = spec.scale or self.c**-0.5
+        sizes = spec.sizes(site)
+        self.h, self.g, self.c, self.scale = spec.heads, sizes["kv_heads"], sizes["head_dim"], sizes["scale"]
+        # query heads that share keys are removed together
+        self.removable = Units("heads", self.g, {"heads": self.h // self.g, "kv_heads": 1}, {"head_dim": self.c})
         self.rule, self.dropout, self.cross = spec.rule(site), spec.dropout, site.source == "memory"
         queries, keys = self.h * self.c, self.g * self.c
         self.pair_flops = 4 * queries  # a score and a weighted value in every head
@@ -85,17 +89,8 @@ class AttentionPart(Part):
         self.q_norm, self.k_norm = (spec.qk_norm.build(head) if spec.qk_norm else None for _ in range(2))
         self.out = Linear(queries, site.dim, role="out", bias=spec.bias)
         heads = Heads(self.h, self.c, self.scale, self.g if self.g != self.h else None)
-        with at("position"):
-            self.position = spec.position.build(site, heads) if spec.position else Position()
-            if spec.position and self.position.enters() and not self.position.acts_inside():
-                raise SpecError(f"{spec.position.kind} acts on token vectors: make it the position of the model.")
+        self.position = spec.position.build_inside(site, heads) if spec.position else Position()
         self.pattern, self.queries, self.keys = Tap(), Tap(), Tap()
-
-    def unit_count(self) -> int:
-        return self.g  # query heads that share keys are removed together
-
-    def fields_for(self, units: int) -> dict[str, int]:
-        return {"heads": units * self.h // self.g, "kv_heads": units, "head_dim": self.c}
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:
         if self.cross:
@@ -130,11 +125,9 @@ class AttentionPart(Part):
         return self.out(y.flatten(2))
 
     def _project_source(self, memory: Memory | None) -> SourceKeyValues:
-        if memory is None:
-            raise SpecError("cross-attention needs the encoder's output: put it in frame.memory.")
+        memory = memory_of(memory, "cross-attention")
         k, v = self.kv(memory.x).unflatten(-1, (2 * self.g, self.c)).chunk(2, dim=2)  # [b s g c]
-        valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
-        return SourceKeyValues(_normalised(k, self.k_norm), v, valid)
+        return SourceKeyValues(_normalised(k, self.k_norm), v, memory.mask())
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.source if self.cross else call.past + call.length

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
+from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork, memory_of
 from anyformer.errors import SpecError
-from anyformer.ops.attention.decode_attention import Source, blend, memory_of, product_flops, shares, source
+from anyformer.ops.attention.decode_attention import Source, blend, product_flops, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class LuongAttentionPart(Part):
 
     def _source(self, memory: Memory | None) -> Source:
         memory = memory_of(memory, "luong_attention")
-        return source(memory.x if self.key is None else self.key(memory.x), memory.x, memory)
+        return Source(memory.x if self.key is None else self.key(memory.x), memory.x, memory.mask())
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         shape, learns = (call.batch, call.length, call.source), call.memory_learns

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork
+from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork, memory_of
 from anyformer.errors import SpecError
-from anyformer.ops.attention.decode_attention import Source, blend, memory_of, product_flops, shares, source
+from anyformer.ops.attention.decode_attention import Source, blend, product_flops, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class MultiStepAttentionPart(Part):
 
     def _source(self, memory: Memory | None) -> Source:
         memory = memory_of(memory, "multi_step_attention")
-        return source(memory.x, memory.x if memory.inputs is None else memory.x + memory.inputs, memory)
+        return Source(memory.x, memory.x if memory.inputs is None else memory.x + memory.inputs, memory.mask())
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         width = 2 * self.query.widths[0]  # scores and weighted sum

@@ -16,7 +16,7 @@ from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Sit
 from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Full, MaskRule
 from anyformer.core.positions import Heads, PositionSpec
-from anyformer.errors import SpecError, at
+from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys
 from anyformer.parts.positions.xl import XL
@@ -70,11 +70,7 @@ class SegmentMemoryPart(Part):
         self.q = Linear(site.dim, site.dim, role="query", heads=self.h)
         self.kv = Linear(site.dim, (site.dim, site.dim), role=("key", "value"), heads=self.h)
         self.out = Linear(site.dim, site.dim, role="out")
-        position = spec.position or XL()
-        with at("position"):
-            self.position = position.build(site, Heads(self.h, self.c, self.scale))
-            if not self.position.acts_inside() or self.position.has_values:
-                raise SpecError(f"{position.kind} does not act on scores. Use xl, rope, alibi or t5_bias.")
+        self.position = (spec.position or XL()).build_for_scores(site, Heads(self.h, self.c, self.scale))
         self.pattern = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Past:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Positive, Site, Tap, param
-from anyformer.core.frame import Frame, Memory
+from anyformer.core.frame import Frame, Memory, memory_of
 from anyformer.core.masks import Causal, Full
 from anyformer.core.positions import Heads, Position, PositionSpec
-from anyformer.errors import SpecError, at
+from anyformer.errors import SpecError
 from anyformer.ops.activations import Activation, activation
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys, KeyValueCache, NewKeys, SourceKeyValues
@@ -69,12 +69,8 @@ class WeightedAttentionPart(Part):
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
         self.kappa, self.alpha = param((self.h,), "scalar"), param((self.h,), "scalar")
         self.activation = activation(spec.activation)
-        with at("position"):
-            self.position = (
-                spec.position.build(site, Heads(self.h, self.c, self.scale)) if spec.position else Position()
-            )
-            if spec.position and self.position.enters() and not self.position.acts_inside():
-                raise SpecError(f"{spec.position.kind} acts on token vectors: make it the `position` of the model.")
+        heads = Heads(self.h, self.c, self.scale)
+        self.position = spec.position.build_inside(site, heads) if spec.position else Position()
         self.pattern, self.branches = Tap(), Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> KeyValueCache | SourceKeyValues:
@@ -118,11 +114,9 @@ class WeightedAttentionPart(Part):
         return source.keys(frame.memory if state is None else None)
 
     def _project_source(self, memory: Memory | None) -> SourceKeyValues:
-        if memory is None:
-            raise SpecError("cross-attention needs the encoder's output: put it in frame.memory.")
+        memory = memory_of(memory, "cross-attention")
         k, v = self.kv(memory.x).unflatten(-1, (2 * self.h, self.c)).chunk(2, dim=2)  # [b s h c]
-        valid = torch.ones_like(memory.x[..., 0], dtype=torch.bool) if memory.valid is None else memory.valid
-        return SourceKeyValues(k, v, valid)
+        return SourceKeyValues(k, v, memory.mask())
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.source if self.cross else call.past + call.length

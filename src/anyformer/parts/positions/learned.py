@@ -29,8 +29,11 @@ class LearnedPosition(PositionSpec, kind="learned"):
     def examples(cls) -> "tuple[LearnedPosition, ...]":
         return cls(), cls(offset=2)
 
+    def sizes(self, site: Site) -> dict[str, int]:
+        return {"max_len": self.max_len or site.max_len + self.offset}
+
     def build(self, site: Site, heads: Heads) -> "LearnedModule":
-        return LearnedModule(self.max_len or site.max_len + self.offset, self.offset, heads)
+        return LearnedModule(self.sizes(site)["max_len"], self.offset, heads)
 
 
 class LearnedModule(Position):

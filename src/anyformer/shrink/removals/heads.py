@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec
-from anyformer.shrink.removal import Kept, Removal, part_groups, smaller_parts
+from anyformer.shrink.removal import RemainingUnits, Removal, part_groups, smaller_parts
 from anyformer.shrink.unit_group import UnitGroup
 
 
@@ -17,5 +17,5 @@ class HeadRemoval(Removal, kind="heads"):
     def groups(self, spec: ModelSpec, model: Model) -> Sequence[UnitGroup]:
         return part_groups(spec, model, "heads")
 
-    def smaller(self, spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
-        return smaller_parts(spec, model, kept)
+    def smaller(self, spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
+        return smaller_parts(spec, model, remaining)

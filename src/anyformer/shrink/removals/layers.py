@@ -10,7 +10,7 @@ from anyformer.core import Model, ModelSpec, Part, decode
 from anyformer.core.paths import assign
 from anyformer.errors import SpecError
 from anyformer.models.single import Single, SingleModel, stack_modules_of, stacks_of
-from anyformer.shrink.removal import Kept, Removal
+from anyformer.shrink.removal import RemainingUnits, Removal
 from anyformer.shrink.unit_group import LayerUnits, UnitGroup
 
 
@@ -22,10 +22,10 @@ class LayerRemoval(Removal, kind="layers"):
         stacks = zip(stacks_of(spec).values(), stack_modules_of(model).items(), strict=True)
         return [_group(stack, name, module) for stack, (name, module) in stacks]
 
-    def smaller(self, spec: ModelSpec, model: Model, kept: Kept) -> tuple[ModelSpec, dict[str, Tensor]]:
+    def smaller(self, spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
         data, tensors = spec.to_dict(), dict(model.state_dict())
         specs = dict(zip(stack_modules_of(model), stacks_of(spec).values(), strict=True))
-        for name, layers in kept.items():
+        for name, layers in remaining.items():
             order, path = specs[name].stack.order, f"{name}.stack" if name else "stack"
             names = [order[layer] for layer in layers]
             blocks = {key: block.to_dict() for key, block in specs[name].stack.blocks.items() if key in names}

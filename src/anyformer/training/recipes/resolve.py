@@ -256,7 +256,7 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, conten
 def _derived(source: SourceSpec, choices: Mapping[tuple[str, ...], Any], contents: ContentsReader) -> TomlLayers:
     """The values that no one names: those of the model whose weights are used, or derived from the data and the kind of
     device, or the preset for the form of data where no rule is known."""
-    if start := starting_point(choices):
+    if ("init_from",) in choices and (start := starting_point(choices)):
         return fine_tuning(start, contents.extent(start.laid_out(source)), choices)
     own_task = choices.keys() & {("objective", "kind"), ("objective", "teacher"), ("init_from",)}
     if source.natural and not own_task:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from anyformer.core.fields import leaves
 from anyformer.core.paths import Tree, assign, merge, parse_override, split
-from anyformer.core.schema import default_of, hints_of, tables
-from anyformer.core.spec import Spec, decode
+from anyformer.core.schema import tables
+from anyformer.core.spec import Spec, decode, default_of, hints_of
 from anyformer.errors import Problem, SpecError
 from anyformer.models.presets import FOLDER, preset_file, preset_names
 

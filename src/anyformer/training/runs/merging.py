@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.core import Frame, Model
 from anyformer.disk import CALIBRATION, CHAT_TEMPLATE, CHECKPOINTS, ENVIRONMENT, METRICS, SOURCES, TOKENIZER, step_of
 from anyformer.errors import SpecError
-from anyformer.optim.tunings.lora import merged
+from anyformer.parts.combine.lora import merged
 from anyformer.training.recipes.recipe import Loaded
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder, alone, refuse_occupied
