@@ -1,6 +1,7 @@
 """A student learns from a teacher's probabilities beside the truth.
 
 L = alpha T^2 KL(softmax(z_teacher / T) || softmax(z_student / T)) + (1 - alpha) L_truth          (arXiv 1503.02531)
+Each of the `matches` (hidden states, attention maps) adds a term of its own.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,14 @@ from anyformer.objectives.divergence import (
     scores_of_rows,
     sum_over_positions,
 )
+from anyformer.objectives.matches.match import (
+    Match,
+    Projections,
+    TappedModel,
+    check_matches,
+    distance_of_rows,
+    projections_between,
+)
 from anyformer.objectives.objective import Loss, Objective, Term
 from anyformer.objectives.scoring import SCORE
 from anyformer.objectives.words import PARTS, as_read, read_pair, row_count
@@ -28,6 +37,8 @@ from anyformer.objectives.wrapped import WrappedObjective
 
 TEACHER, SOFT = "teacher", "teacher"
 """Name of the pretrained model, and of the term that comes from it."""
+PROJECTIONS = "projections"
+"""Name of the model that holds the matrices between the widths of student and teacher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +53,13 @@ class Distillation(WrappedObjective, kind="distillation"):
     """Weight of the teacher's term; the labels have the rest."""
     temperature: Positive = 2.0
     """Divides the logits of both models, so that small probabilities of the teacher count."""
+    matches: tuple[Match, ...] = ()
+    """What the student copies from the layers of the teacher beside its probabilities: "hidden", "attention"."""
+
+    def check(self) -> None:
+        kinds = [match.kind for match in self.matches]
+        if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
+            raise SpecError(f"matches: {twice[0]} is listed {kinds.count(twice[0])} times. List it once.")
 
     @classmethod
     def examples(cls) -> "tuple[Distillation, ...]":
@@ -60,6 +78,8 @@ class Distillation(WrappedObjective, kind="distillation"):
     def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
         if name != TEACHER:
             return self.objective.check_pretrained(name, theirs, model)
+        if self.matches:
+            check_matches(self.matches, model, theirs)
         ours, vocab = model.output_stack.vocabulary, theirs.output_stack.vocabulary
         if ours != vocab:
             raise SpecError(f"the teacher has {vocab} tokens, the student {ours}: both must use one tokenizer.")
@@ -71,16 +91,40 @@ class Distillation(WrappedObjective, kind="distillation"):
                     f'Name a run that was trained with objective.kind = "{self.objective.kind}".'
                 )
 
+    def projections(self, model: ModelSpec, theirs: Mapping[str, ModelSpec]) -> Mapping[str, Model]:
+        inner = self.objective.projections(model, theirs)
+        between = projections_between(self.matches, model, theirs[TEACHER]) if self.matches else None
+        return inner if between is None else {**inner, PROJECTIONS: between}
+
+    @property
+    def reads_taps(self) -> bool:
+        return bool(self.matches) or self.objective.reads_taps
+
     def counts(self, batch: Batch) -> Mapping[str, Tensor]:
         truth = self.objective.counts(batch)
-        return {**truth, SOFT: compared_count(self.objective.kind, truth, batch)}
+        counts = {**truth, SOFT: compared_count(self.objective.kind, truth, batch)}
+        return {**counts, **{match.kind: row_count(batch) for match in self.matches}}
 
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
-        student, teacher = LastCall(models["model"]), models[TEACHER].eval()
+        taps = [match.taps for match in self.matches]
+        tapped, teacher = TappedModel(models["model"], taps), TappedModel(models[TEACHER].eval(), taps)
+        student = LastCall(tapped)
         truth = self.objective.loss({**models, "model": student}, batch, rng)
         terms = {name: term if name == PARTS else term.scaled(1 - self.alpha) for name, term in truth.items()}
         soft = self._of_rows if SCORE in truth else self._of_positions
-        return {**terms, SOFT: soft(student, teacher, batch)}
+        terms[SOFT] = soft(student, teacher, batch)
+        return {**terms, **self._of_layers(tapped, teacher, models, batch)}
+
+    def _of_layers(self, student: TappedModel, teacher: TappedModel, models: Mapping[str, Model], batch: Batch) -> Loss:
+        """The terms of the matches, from the passes that gave the probabilities."""
+        projections = models.get(PROJECTIONS)
+        assert projections is None or isinstance(projections, Projections)
+        terms, weight = dict[str, Term](), batch.labels.weight
+        for match in self.matches:
+            each = distance_of_rows(match, student, teacher, projections)
+            each = each.unflatten(0, (len(batch.tokens), -1)).mean(1)  # a pair that is read both ways has two rows
+            terms[match.kind] = Term(match.weight * (each if weight is None else each * weight).sum(), row_count(batch))
+        return terms
 
     def _of_rows(self, student: LastCall, teacher: Model, batch: Batch) -> Term:
         """The teacher's term of an objective with one class for each row."""
