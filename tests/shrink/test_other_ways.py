@@ -69,6 +69,20 @@ def test_distil_in_one_command(source: Run, tmp_path: Path, capsys: pytest.Captu
     assert recipe.objective.teacher == str(source.folder) and recipe.train.steps == 3
 
 
+def test_distil_from_an_ensemble(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tiny(source.folder.parent, "another", "train.steps=4", "seed=1")
+    teachers = f'objective.teacher=["{source.folder}", "{other.folder}"]'
+    student = ["--distil", "same", "--steps", "3", "--no-control", "model.stack.depth=1", teachers]
+    table(capsys, str(source.folder), *student, "--out", str(tmp_path / "student"))
+    run = Run.open(tmp_path / "student")
+    assert isinstance(run.recipe.objective, Distillation)
+    assert run.recipe.objective.teacher == (str(source.folder), str(other.folder))
+    files = checkpoint.read(run.checkpoint("last"), only=("teacher", "teacher_2"))
+    for name, teacher in (("teacher", source), ("teacher_2", other)):
+        weights = teacher.model().state_dict()
+        assert all(torch.equal(tensor, weights[key]) for key, tensor in files[name].items())
+
+
 def test_a_preset_is_a_student_with_the_vocabulary_of_its_teacher(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
