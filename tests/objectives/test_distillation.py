@@ -12,6 +12,7 @@ from anyformer.core import Frame, Model, ModelSpec
 from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, EncoderDecoder, Stack
+from anyformer.models.quantised import Quantised
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
@@ -226,6 +227,8 @@ def test_what_does_not_fit_is_named() -> None:
         classes.check_pretrained("teacher", model(Decoder).with_("vocab", 50), model(Decoder))
     with pytest.raises(SpecError, match="teacher: runs/teacher has a tied head, and classify needs classifier"):
         classes.check_pretrained("teacher", model(Decoder), model(Decoder))
+    with pytest.raises(SpecError, match="runs/teacher is quantised"):
+        classes.check_pretrained("teacher", Quantised(model=model(Decoder)), model(Decoder))
     for inner in (MultipleChoice(), Contrastive()):
         with pytest.raises(SpecError, match=f"words, classes or tags; {inner.kind} has none"):
             distillation(inner).adapt(model(Decoder))

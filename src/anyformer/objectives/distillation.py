@@ -90,6 +90,8 @@ class Distillation(WrappedObjective, kind="distillation"):
     def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
         if name not in self.teachers:
             return self.objective.check_pretrained(name, theirs, model)
+        if not theirs.learns:
+            raise SpecError(f"teacher: {self.teachers[name]} is quantised. Name the run that it was made from.")
         if self.matches:
             check_matches(self.matches, model, theirs)
         ours, vocab = model.output_stack.vocabulary, theirs.output_stack.vocabulary
