@@ -96,7 +96,10 @@ class Distillation(WrappedObjective, kind="distillation"):
             check_matches(self.matches, model, theirs)
         ours, vocab = model.output_stack.vocabulary, theirs.output_stack.vocabulary
         if ours != vocab:
-            raise SpecError(f"the teacher has {vocab} tokens, the student {ours}: both must use one tokenizer.")
+            raise SpecError(
+                f"the teacher has {vocab} tokens, the student {ours}: both must use one tokenizer. If they do, and one "
+                f"has rows to spare, set the vocab of the student to {vocab}."
+            )
         with at("teacher"):
             needed, head = self.objective.adapt(theirs).output_stack.head, theirs.output_stack.head
             if needed != head:
