@@ -146,6 +146,8 @@ from anyformer.objectives.contrastive import Contrastive as Contrastive
 from anyformer.objectives.distillation import Distillation as Distillation
 from anyformer.objectives.every_exit import EveryExit as EveryExit
 from anyformer.objectives.masked_words import MaskedWords as MaskedWords
+from anyformer.objectives.matches.attention import AttentionMatch as AttentionMatch
+from anyformer.objectives.matches.hidden import HiddenMatch as HiddenMatch
 from anyformer.objectives.mixture import Mixture as Mixture
 from anyformer.objectives.multiple_choice import MultipleChoice as MultipleChoice
 from anyformer.objectives.next_token import NextToken as NextToken
@@ -343,6 +345,7 @@ __all__ = [
     "AssociativeRecall",
     "Attention",
     "AttentionFed",
+    "AttentionMatch",
     "AttentionPool",
     "AutoPacking",
     "BM25",
@@ -436,6 +439,7 @@ __all__ = [
     "HeadRemoval",
     "HeldOut",
     "Hidden",
+    "HiddenMatch",
     "Hub",
     "Identical",
     "Identity",

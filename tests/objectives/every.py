@@ -17,6 +17,8 @@ from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
 from anyformer.objectives.every_exit import EveryExit
 from anyformer.objectives.masked_words import MaskedWords
+from anyformer.objectives.matches.attention import AttentionMatch
+from anyformer.objectives.matches.hidden import HiddenMatch
 from anyformer.objectives.mixture import Mixture, MixtureTask
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
@@ -132,6 +134,19 @@ CASES = [
         ENCODER,
         note="classes",
         teacher=Classify(classes=3).adapt(ENCODER),
+    ),
+    Case(
+        Distillation(objective=NextToken(), teacher="runs/teacher", matches=(HiddenMatch(), AttentionMatch())),
+        DECODER,
+        note="layers",
+        teacher=NextToken().adapt(DECODER),
+    ),
+    Case(
+        Distillation(objective=Seq2Seq(), teacher="runs/teacher", matches=(HiddenMatch(), AttentionMatch())),
+        PAIR,
+        pairs=True,
+        note="layers of both halves",
+        teacher=Seq2Seq().adapt(PAIR),
     ),
     Case(EveryExit(objective=Classify(classes=3, language=0.5), weight=0.5), DECODER, note="classes and words"),
     Case(EveryExit(objective=Seq2Seq(), weight=0.5), PAIR, pairs=True),

@@ -8,7 +8,7 @@ import torch
 from tests.checking import unchecked
 from torch import Tensor, nn
 
-from anyformer.core import Frame, Model, ModelSpec
+from anyformer.core import Frame, Model, ModelSpec, initialise
 from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
@@ -56,6 +56,9 @@ def built(objective: Objective, spec: ModelSpec, teacher: ModelSpec | None = Non
     adapted = objective.adapt(spec)
     specs = {"model": adapted, **objective.companions(adapted), **{name: teacher for name in objective.pretrained}}
     models = {name: each.build(seed=1 + place) for place, (name, each) in enumerate(specs.items())}
+    for name, projection in objective.projections(adapted, {name: teacher for name in objective.pretrained}).items():
+        initialise(projection, adapted.scheme, seed=1)
+        models[name] = projection
     for name in objective.pretrained:
         models[name].requires_grad_(False)
     for parameter in (parameter for each in models.values() for parameter in each.parameters()):

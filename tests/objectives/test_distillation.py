@@ -12,9 +12,11 @@ from anyformer.core import Frame, Model, ModelSpec
 from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, EncoderDecoder, Stack
+from anyformer.models.quantised import Quantised
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrastive import Contrastive
 from anyformer.objectives.distillation import Distillation
+from anyformer.objectives.matches.hidden import HiddenMatch
 from anyformer.objectives.multiple_choice import MultipleChoice
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
@@ -163,6 +165,55 @@ def test_the_teacher_does_not_learn_and_does_not_drop() -> None:
     assert all(parameter.grad is not None for parameter in models["model"].parameters())
 
 
+ENSEMBLE = ("runs/one", "runs/two", "runs/three")
+
+
+def ensemble(inner: Objective) -> Distillation:
+    return Distillation(objective=inner, teacher=ENSEMBLE, alpha=0.3, temperature=3.0)
+
+
+def mean_by_hand(student: torch.Tensor, teachers: list[torch.Tensor], temperature: float) -> torch.Tensor:
+    p, q = (
+        torch.stack([(each / temperature).softmax(-1) for each in teachers]).mean(0),
+        (student / temperature).softmax(-1),
+    )
+    return temperature**2 * (p * (p.log() - q.log())).sum(-1)
+
+
+@pytest.mark.row("OPT-12")
+@pytest.mark.parametrize("inner", [Classify(classes=3), TokenLabels(classes=3)], ids=["classes", "tags"])
+def test_several_teachers_teach_the_mean_of_their_probabilities(inner: Objective) -> None:
+    objective, whole = ensemble(inner), given(inner)
+    models = taught(objective, model(Decoder))
+    names = ["teacher", "teacher_2", "teacher_3"]
+    assert dict(objective.pretrained) == dict(zip(names, ENSEMBLE, strict=True)) and {*models} == {"model", *names}
+    student, *teachers = (models[name](whole.tokens, whole.frame).y for name in ("model", *names))
+    assert not torch.equal(teachers[0], teachers[1])
+    weight = torch.ones(6) if isinstance(inner, Classify) else whole.weight
+    term = objective.loss(models, whole, noise())["teacher"]
+    torch.testing.assert_close(term.sum, 0.3 * (mean_by_hand(student, teachers, 3.0) * weight).sum())
+    check_adds_up(objective, models, whole, pieces(whole))
+
+
+def test_teachers_of_different_shapes_agree_on_the_words_of_the_target() -> None:
+    objective = Distillation(objective=Seq2Seq(), teacher=ENSEMBLE[:2], alpha=0.3, temperature=2.0)
+    models = taught(objective, model(Decoder), pair_model())
+    models["teacher_2"] = taught(distillation(Seq2Seq()), model(Decoder), model(Decoder, depth=3))["teacher"]
+    whole, words = objective.prepare(batch(source=True), WORDS, noise()), []
+    for name in models:
+        reading, read = read_pair(models[name], whole)
+        words.append(models[name].output_head()(reading.h, reading.frame)[read.weight > 0])
+    term = objective.loss(models, whole, noise())["teacher"]
+    torch.testing.assert_close(term.sum, 0.3 * mean_by_hand(words[0], words[1:], 2.0).sum())
+
+
+def test_an_ensemble_has_a_teacher_and_its_layers_are_not_copied() -> None:
+    with pytest.raises(SpecError, match="teacher: names no run"):
+        Distillation(objective=Classify(classes=3), teacher=())
+    with pytest.raises(SpecError, match="one teacher is copied, and there are 3"):
+        replace(ensemble(Classify(classes=3)), matches=(HiddenMatch(),))
+
+
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it() -> None:
     objective = distillation(Classify(classes=3), alpha=1.0)
     teacher = taught(objective, model(Decoder))["teacher"]
@@ -176,6 +227,8 @@ def test_what_does_not_fit_is_named() -> None:
         classes.check_pretrained("teacher", model(Decoder).with_("vocab", 50), model(Decoder))
     with pytest.raises(SpecError, match="teacher: runs/teacher has a tied head, and classify needs classifier"):
         classes.check_pretrained("teacher", model(Decoder), model(Decoder))
+    with pytest.raises(SpecError, match="runs/teacher is quantised"):
+        classes.check_pretrained("teacher", Quantised(model=model(Decoder)), model(Decoder))
     for inner in (MultipleChoice(), Contrastive()):
         with pytest.raises(SpecError, match=f"words, classes or tags; {inner.kind} has none"):
             distillation(inner).adapt(model(Decoder))

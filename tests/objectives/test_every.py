@@ -170,7 +170,7 @@ def test_a_fresh_model_does_about_as_well_as_a_blind_guess(case: Case) -> None:
     blind = dict.fromkeys(("words", "shuffled", "ahead", "back"), math.log(WORDS.size))
     blind |= dict.fromkeys(("label", "tags"), math.log(3))
     blind |= {"replaced": 50 * math.log(2), "pairs": math.log(6), "contexts": 6 * math.log(2), "teacher": 0.0}
-    blind["divergence"] = 0.0
+    blind |= dict.fromkeys(("divergence", "hidden", "attention"), 0.0)
     blind["order"] = math.log(3 if case.note == "three ways" else 2)
     if case.note == "a number":
         blind["label"] = LABELS["number"].square().mean().item()

@@ -13,6 +13,7 @@ from anyformer.cli.main import main
 from anyformer.objectives.distillation import Distillation
 from anyformer.optim import average
 from anyformer.run import Run
+from anyformer.shrink.importance import Evidence
 from anyformer.training.runs import checkpoint
 
 
@@ -67,6 +68,34 @@ def test_distil_in_one_command(source: Run, tmp_path: Path, capsys: pytest.Captu
     recipe = Run.open(out).recipe
     assert isinstance(recipe.objective, Distillation) and recipe.objective.temperature == 3.0
     assert recipe.objective.teacher == str(source.folder) and recipe.train.steps == 3
+
+
+def test_a_student_is_ranked_with_the_projection_that_it_was_trained_with(
+    source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student = ["--distil", "same", "--steps", "3", "--no-control", "model.dim=8", 'objective.matches=["hidden"]']
+    table(capsys, str(source.folder), *student, "--out", str(tmp_path / "student"))
+    run = Run.open(tmp_path / "student")
+    stored = checkpoint.read(run.checkpoint(), only=("projections",))["projections"]
+    evidence = Evidence(run, tmp_path / "cache")
+    (batch,) = evidence.batches(1)
+    projections = evidence._others["projections"].state_dict()
+    assert stored and all(torch.equal(projections[name], tensor) for name, tensor in stored.items())
+    assert evidence.loss(run.model(), batch).isfinite()
+
+
+def test_distil_from_an_ensemble(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tiny(source.folder.parent, "another", "train.steps=4", "seed=1")
+    teachers = f'objective.teacher=["{source.folder}", "{other.folder}"]'
+    student = ["--distil", "same", "--steps", "3", "--no-control", "model.stack.depth=1", teachers]
+    table(capsys, str(source.folder), *student, "--out", str(tmp_path / "student"))
+    run = Run.open(tmp_path / "student")
+    assert isinstance(run.recipe.objective, Distillation)
+    assert run.recipe.objective.teacher == (str(source.folder), str(other.folder))
+    files = checkpoint.read(run.checkpoint("last"), only=("teacher", "teacher_2"))
+    for name, teacher in (("teacher", source), ("teacher_2", other)):
+        weights = teacher.model().state_dict()
+        assert all(torch.equal(tensor, weights[key]) for key, tensor in files[name].items())
 
 
 def test_a_preset_is_a_student_with_the_vocabulary_of_its_teacher(

@@ -1,6 +1,6 @@
-"""Compares the probabilities of two passes over a batch: of a student and its teacher, or of one model twice."""
+"""Compares the probabilities of two passes over a batch: of a student and its teachers, or of one model twice."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from anyformer.ops.loss import tokens_with_weight
 
 AT_ONCE = 1024
 """Positions whose probabilities are compared at a time, so that the logits of all positions never exist at once."""
-Divergence = Callable[[Tensor, Tensor], Tensor]
-"""Logits [n c] of two passes -> one number for each of the n."""
+Divergence = Callable[..., Tensor]
+"""Logits [n c] of one pass, and of the passes that it is compared with -> one number for each of the n."""
 
 
 class LastCall(WrappedModel):
@@ -64,18 +64,19 @@ def scores_of_rows(scores: Tensor, batch: Batch) -> Tensor:
 
 
 def sum_over_positions(
-    divergence: Divergence, one: tuple[Head, Tensor], other: tuple[Head, Tensor], weight: Tensor
+    divergence: Divergence, one: tuple[Head, Tensor], others: Sequence[tuple[Head, Tensor]], weight: Tensor
 ) -> Tensor:
-    """The weighted sum of a divergence over the positions of a batch. one, other: a head and its hidden states."""
-    (one_head, h), (other_head, other_h) = one, other
+    """The weighted sum of a divergence over the positions of a batch. one, others: heads and their hidden states."""
+    heads, h = [head for head, _ in (one, *others)], one[1]
     total, place = torch.zeros((), device=h.device), torch.arange(weight.numel(), device=h.device)
     h, place, weights = tokens_with_weight(h, place.view_as(weight), weight)
-    other_h = other_h.flatten(0, 1)[place]
+    hidden = [h, *(other_h.flatten(0, 1)[place] for _, other_h in others)]
 
-    def of_chunk(h: Tensor, other_h: Tensor, weight: Tensor) -> Tensor:
-        each = divergence(one_head(h[None], Frame())[0], other_head(other_h[None], Frame())[0])
+    def of_chunk(weight: Tensor, *hidden: Tensor) -> Tensor:
+        logits = (head(h[None], Frame())[0] for head, h in zip(heads, hidden, strict=True))
+        each = divergence(*logits)
         return each.where(weight > 0, 0.0) @ weight.to(each)
 
-    for chunk in zip(*(x.split(AT_ONCE) for x in (h, other_h, weights)), strict=True):
+    for chunk in zip(*(x.split(AT_ONCE) for x in (weights, *hidden)), strict=True):
         total = total + checkpoint(of_chunk, *chunk, use_reentrant=False)
     return total

@@ -6,7 +6,7 @@ L = sum_i w_i L_i, or w_i L_i / log(n_i) with n_i classes: w_i at a blind guess 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from anyformer.errors import DataError, SpecError, at
 from anyformer.objectives.objective import Loss, Objective
 from anyformer.objectives.words import PARTS, parts_together
 from anyformer.parts.heads.several import Several
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class Mixture(Objective, kind="mixture"):
 
     def tie(self, models: Mapping[str, Model]) -> None:
         for name, task in self.tasks.items():
-            task.objective.tie({**_companions_of(name, models), "model": models["model"]})
+            task.objective.tie({**_of_task(name, models), "model": models["model"]})
 
     @property
     def pretrained(self) -> Mapping[str, str]:
@@ -100,6 +102,17 @@ class Mixture(Objective, kind="mixture"):
     def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
         task, _, inner = name.partition(".")
         self.tasks[task].objective.check_pretrained(inner, theirs, model)
+
+    def projections(self, model: ModelSpec, theirs: Mapping[str, ModelSpec]) -> Mapping[str, Model]:
+        return {
+            f"{name}.{inner}": projection
+            for name, task in self.tasks.items()
+            for inner, projection in task.objective.projections(model, _of_task(name, theirs)).items()
+        }
+
+    @property
+    def reads_taps(self) -> bool:
+        return any(task.objective.reads_taps for task in self.tasks.values())
 
     @property
     def heads_vary(self) -> bool:
@@ -134,7 +147,7 @@ class Mixture(Objective, kind="mixture"):
     def loss(self, models: Mapping[str, Model], batch: Batch, rng: torch.Generator) -> Loss:
         every = {}
         for name, part in batch.parts.items():
-            seen = {**_companions_of(name, models), "model": self._view(name, models["model"])}
+            seen = {**_of_task(name, models), "model": self._view(name, models["model"])}
             every[name] = self.tasks[name].objective.loss(seen, part, rng)
         terms = {
             f"{name}.{term_name}": term.scaled(self.tasks[name].factor)
@@ -163,6 +176,7 @@ class Mixture(Objective, kind="mixture"):
         return {name: places for name, places in rows.items() if len(places)}
 
 
-def _companions_of(task: str, models: Mapping[str, Model]) -> dict[str, Model]:
+def _of_task(task: str, models: Mapping[str, M]) -> dict[str, M]:
+    """The companions of a task, by their names within it."""
     prefix = f"{task}."
     return {name.removeprefix(prefix): model for name, model in models.items() if name.startswith(prefix)}

@@ -107,6 +107,16 @@ class Objective(Spec):
     def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
         """Raises SpecError if the pretrained model of this name does not suit the model that is trained."""
 
+    def projections(self, model: ModelSpec, theirs: Mapping[str, ModelSpec]) -> Mapping[str, Model]:
+        """Models that only the loss needs, such as a matrix between the widths of a student and its teacher; `theirs`:
+        the pretrained models. They are trained and stored with the others, and are no part of the trained model."""
+        return {}
+
+    @property
+    def reads_taps(self) -> bool:
+        """True if the loss reads values inside the layers, which compiled or recomputed layers do not give."""
+        return False
+
     @property
     def split_refusal(self) -> str | None:
         """Why a batch may not be split into micro-batches, by this objective or one inside it; None if it may."""

@@ -71,7 +71,7 @@ class RDrop(WrappedObjective, kind="r_drop"):
         weight = as_read(passes[0], batch).weight
         assert weight is not None
         one, other = ((call.output_head(), call.hidden()) for call in passes)
-        return Term(sum_over_positions(self._divergence, one, other, weight), weight.sum())
+        return Term(sum_over_positions(self._divergence, one, [other], weight), weight.sum())
 
     def _divergence(self, one: Tensor, other: Tensor) -> Tensor:
         """alpha / 4 (KL(P_1 || P_2) + KL(P_2 || P_1)) of logits [n c], for each of the n."""

@@ -25,6 +25,13 @@ class WrappedObjective(Objective):
     def check_pretrained(self, name: str, theirs: ModelSpec, model: ModelSpec) -> None:
         self.objective.check_pretrained(name, theirs, model)
 
+    def projections(self, model: ModelSpec, theirs: Mapping[str, ModelSpec]) -> Mapping[str, Model]:
+        return self.objective.projections(model, theirs)
+
+    @property
+    def reads_taps(self) -> bool:
+        return self.objective.reads_taps
+
     def tie(self, models: Mapping[str, Model]) -> None:
         self.objective.tie(models)
 

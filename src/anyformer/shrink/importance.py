@@ -21,6 +21,7 @@ from anyformer.shrink.unit_group import UnitGroup
 from anyformer.training.loop.feed import Feed, PreparedBatch
 from anyformer.training.loop.loss_module import build_models
 from anyformer.training.loop.precision import Purpose, generator
+from anyformer.training.runs import checkpoint
 
 
 class Evidence:
@@ -46,6 +47,9 @@ class Evidence:
             self._batches = list(islice(Feed(loader, recipe.objective, self.seed, prefetch=False), count))
             models = build_models(recipe, recipe.objective, torch.device("cpu"))
             self._others = {name: model.eval() for name, model in models.items() if name != "model"}
+            stored = checkpoint.read(self.run.checkpoint(), only=tuple(self._others)) if self._others else {}
+            for name, tensors in stored.items():  # a shrunk run has stored none of them
+                checkpoint.load_weights(self._others[name], tensors, partly=True)
         return self._batches[:count]
 
     def loss(self, model: Model, batch: PreparedBatch) -> Tensor:

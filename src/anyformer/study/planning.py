@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,15 +19,18 @@ from anyformer.core import ModelSpec, Spec, Work, decode
 from anyformer.core.costs import total_cost
 from anyformer.core.paths import Tree, assign
 from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import SpecError
 from anyformer.models.single import Single, stacks_of
 from anyformer.models.stack import Stack
-from anyformer.study.study import Match, Study, StudySpec
+from anyformer.study.study import INIT_FROM, Match, Study, StudySpec
 from anyformer.training.loop.budget import budget_of, step_flops
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import settle
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers
+from anyformer.training.runs.checkpoint import run_recipe
 
 STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, 128)
 WIDEST, EQUAL = 1 << 16, 1e-3
@@ -198,6 +202,7 @@ def plan(study: Study, prepared: Prepared) -> tuple[Arm, ...]:
     """All arms, the baseline first and unchanged."""
     recipes = {name: _settled(name, document, prepared) for name, document in study.arms.items()}
     _refuse_other_data(recipes)
+    _refuse_unfit_starts(study, recipes, prepared)
     matched = _timed(recipes, prepared) if study.spec.match == "time" else _sized(recipes, study.spec, prepared)
     arms = []
     for name, (recipe, off) in matched.items():
@@ -227,6 +232,28 @@ def _refuse_other_data(recipes: Mapping[str, Recipe]) -> None:
         assert first.data is not None and recipe.data is not None
         for key, (ours, theirs) in first.data.diff(recipe.data).items():
             raise SpecError(f"data.{key}: {ours!r} in {baseline}, {theirs!r} in {name}. Arms must read the same data.")
+
+
+def _refuse_unfit_starts(study: Study, recipes: Mapping[str, Recipe], prepared: Prepared) -> None:
+    """Raises SpecError if an arm starts from a run that knows words by other ids than the prepared data, or whose
+    weights have read records that the study holds out."""
+    for name, recipe in recipes.items():
+        folder = Path(recipe.init_from or "")
+        if study.arms[name].origin(INIT_FROM) != f"arm {name}" or not (folder / RECIPE).is_file():
+            continue
+        where, theirs, ours = f"arms.{name}.{INIT_FROM}: {folder}", run_recipe(folder).data, recipe.data
+        if Tokenizer.load(folder / TOKENIZER).fingerprint() != prepared.tokenizer.fingerprint():
+            raise SpecError(
+                f"{where} has another tokenizer than these data. Use its own: data.tokenizer.kind=file "
+                f"data.tokenizer.path={folder / TOKENIZER}"
+            )
+        if theirs is None or ours is None or theirs.source != ours.source:
+            continue
+        if (theirs.valid, theirs.test, theirs.seed) != (ours.valid, ours.test, ours.seed):
+            raise SpecError(
+                f"{where} was trained with other splits of these data, so it may have read records that are held out "
+                f"here. Use its own: data.valid={theirs.valid} data.test={theirs.test} data.seed={theirs.seed}"
+            )
 
 
 def _sized(recipes: Mapping[str, Recipe], spec: StudySpec, prepared: Prepared) -> dict[str, tuple[Recipe, float]]:

@@ -2,7 +2,7 @@
 
 A study file is a recipe with more tables: `[study]` configures the comparison, `[arms.NAME]` holds the changes of an
 arm to the recipe, and `[downstream.NAME]` is a recipe without a model, by which every finished run is fine-tuned and
-scored by `metric`.
+scored by `metric`. An arm with `init_from = "RUN"` has the model of that run and starts from its weights.
 """
 
 import copy
@@ -23,9 +23,10 @@ from anyformer.study.controls import Control
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import PYTHON, Target, draft, name_of
 from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, overridden, read
+from anyformer.training.runs.starting import StartingPoint
 
 Match = Literal["params", "flops", "time", "state", "none"]
-BASE, LIKE, METRIC = "base", "like", "metric"
+BASE, LIKE, METRIC, INIT_FROM = "base", "like", "metric", "init_from"
 USUAL_ARMS = ("transformer", "lstm", "cnn", "mamba")
 USUAL_PAIR_ARMS = (BASE, "rnn-attention", "rnn-seq2seq", "convs2s")
 """Default arms if the base model has an encoder and a decoder: presets, sized like the base."""
@@ -165,6 +166,7 @@ def read_study(
         _check_name(name)
     arms = {name: _arm(name, models, tables, base) for name in names}
     _refuse_lost(base, arms)
+    _refuse_resized(spec, [name for name in names if INIT_FROM in tables.get(name, {})])
     alone = replace(spec, controls={}, budgets=())
     controls = dict[str, Study]()
     for name, control in spec.controls.items():
@@ -206,6 +208,9 @@ def _arm(name: str, models: Arms, tables: Mapping[str, Tree], base: TomlLayers) 
     if like is not None and not isinstance(like, str):
         raise SpecError(f"arms.{name}.{LIKE}: expected the name of an arm or a preset, got {like!r}.")
     document = TomlLayers.of(table, f"arm {name}")
+    if isinstance(start := table.get(INIT_FROM), str) and "model" not in table:
+        theirs = {"model": StartingPoint.open(start).model.to_dict()}
+        return document.on(TomlLayers.of(theirs, f"arm {name}, {INIT_FROM}={start}").over(base))
     if "kind" in table.get("model", {}):  # a complete model, as study.toml stores it, replaces the base's
         return document.over(base)
     return document.on(base if like is None else _known(like, base, tables))
@@ -222,6 +227,15 @@ def _known(name: str, base: TomlLayers, tables: Mapping[str, Tree]) -> TomlLayer
     if name in preset_names():
         return of_preset(name).on(base.without("model"))
     raise SpecError(f"no arm is called {name!r}.{did_you_mean(name, {BASE, *tables, *arm_names(), *preset_names()})}")
+
+
+def _refuse_resized(spec: StudySpec, started: Sequence[str]) -> None:
+    """Raises SpecError if matching would resize the model of an arm that starts from the weights of a run."""
+    if started and spec.match not in ("none", "time"):
+        raise SpecError(
+            f"study.match={spec.match}: resizes the models of the arms, and {started[0]} starts from the weights of "
+            f"another run ({INIT_FROM}). Use study.match=none."
+        )
 
 
 def _has_two_sides(base: TomlLayers) -> bool:

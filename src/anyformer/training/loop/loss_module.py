@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from anyformer.core import Model, Spec
+from anyformer.core import Model, ModelSpec, Spec, initialise
 from anyformer.data.batching.batch import Batch
-from anyformer.errors import at
+from anyformer.errors import SpecError, at
 from anyformer.objectives.objective import Loss, Objective
-from anyformer.ops.compile_choice import SMALL_UPDATE_FLOPS
+from anyformer.ops.compile_choice import SMALL_UPDATE_FLOPS, Setting
 from anyformer.ops.devices import on_gpu
 from anyformer.training.distributed import World, blocks
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
-from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.recipes.recipe import Recipe, TrainSpec
 from anyformer.training.runs.checkpoint import run_recipe, trained_model
 
 
@@ -62,13 +62,20 @@ class LossModule(nn.Module):
 
 
 def build_models(recipe: Recipe, objective: Objective, device: torch.device) -> dict[str, Model]:
-    """The model and its companions with fresh, tied weights, and the models of other runs, which are not trained."""
-    models = fresh_models(recipe, objective, device)
+    """The model and its companions with fresh, tied weights, the models of other runs, which are not trained, and the
+    projections between them."""
+    models, specs = fresh_models(recipe, objective, device), dict[str, ModelSpec]()
     for name, folder in objective.pretrained.items():
         with at(f"objective.{name}"):
             theirs = run_recipe(Path(folder))
             objective.check_pretrained(name, theirs.model, recipe.model)
             models[name] = trained_model(Path(folder), theirs, device).requires_grad_(False)
+            specs[name] = theirs.model
+    with torch.device(device):
+        projections = objective.projections(recipe.model, specs)
+    for name, model in projections.items():
+        initialise(model, recipe.model.scheme, recipe.weights_seed)
+        models[name] = model
     return models
 
 
@@ -111,6 +118,20 @@ def _compiled(
 ) -> Callable[..., Any]:
     """A compiled method bound to the module, so that a copy of the module compiles its own."""
     return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
+
+
+def compile_setting(objective: Objective, train: TrainSpec) -> Setting:
+    """`train.compile` as far as the objective allows it; SpecError if it must not compile or recompute layers."""
+    if not objective.reads_taps:
+        return train.compile
+    reason = f"{objective.kind} compares values inside the layers"
+    if train.compile not in ("auto", False):
+        raise SpecError(f"train.compile={train.compile}: {reason}, which compiled layers do not give. Set it to auto.")
+    if train.recompute != "none":
+        raise SpecError(
+            f"train.recompute={train.recompute}: {reason}, which recomputed ones do not give. Set it to none."
+        )
+    return False
 
 
 def runs_as_graphs(loss_module: LossModule, world: World, step_flops: int) -> bool:

@@ -29,6 +29,7 @@ from anyformer.training.loop.loss_module import (
     LossModule,
     build_models,
     compile_layers,
+    compile_setting,
     compile_whole,
     runs_as_graphs,
     takes_more_rows,
@@ -78,8 +79,8 @@ class Trainer:
         if carries:
             self.loss_module.carried = carried_state(recipe, prepared, self.loss_module.model)
         memory.recompute(self.loss_module.model, train.recompute)
-        updates = self._updates(sharded)
-        execution = execution or execution_of(train.compile, updates, gpu=on_gpu(device))
+        updates, setting = self._updates(sharded), compile_setting(self.objective, train)
+        execution = execution or execution_of(setting, updates, gpu=on_gpu(device))
         self.execution: Execution = possible_here(execution, updates)
         self.compiled = self.execution in ("compiled", "recorded")
         self.captured = updates.capturable and self.execution in ("captured", "layers")

@@ -301,6 +301,7 @@ def _other_tokenizer(document: TomlLayers) -> Tree | None:
     """The tokenizer of the run whose weights are used: of `init_from`, or of a teacher."""
     objective = document.data.get("objective")
     teacher = objective.get("teacher") if isinstance(objective, Mapping) else None
+    teacher = teacher[0] if isinstance(teacher, list | tuple) and teacher else teacher  # all have the same
     run = document.data.get("init_from") or teacher
     if run != teacher and isinstance(run, str) and Path(run).exists():
         return StartingPoint.open(run).tokenizer()
