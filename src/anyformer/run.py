@@ -327,7 +327,8 @@ def train(
     steps: short for train.steps.
     out: the run folder; runs/NAME if not given.
     resume: continue an interrupted run exactly where it was.
-    init_from: a run whose weights (where names and shapes agree) and tokenizer to start with.
+    init_from: a run, a Hugging Face folder or a GGUF file whose weights (where names and shapes agree) and tokenizer to
+        start with.
     watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
     sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
 
