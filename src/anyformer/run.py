@@ -229,6 +229,8 @@ class Run:
     def yardsticks(self, cache: Path | None = None) -> Yardsticks:
         """Simple methods for the same task, fitted to the training records of this run; `cache` keeps their scores."""
         assert self.recipe.objective is not None
+        if self.recipe.data is None:
+            raise DataError(f"{self.folder}: was imported, so there are no training records to fit them to.")
         train, fingerprint = partial(self.records, split="train"), str(self.environment["data_fingerprint"])
         return Yardsticks(self.recipe.objective, train, fingerprint, cache)
 

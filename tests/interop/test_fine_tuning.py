@@ -67,7 +67,9 @@ TEMPLATE = "{% for message in messages %}{{ message.role }}\n{{ message.content 
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "several"])
-def test_the_chat_template_comes_along(place: str, transformers: ModuleType, tmp_path: Path) -> None:
+def test_the_chat_template_comes_along(
+    place: str, transformers: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     CASES["gpt2"].make(transformers, tmp_path / "theirs")
     write_tokenizer(tmp_path / "theirs", "<|endoftext|>")
     named = [{"name": "tools", "template": "no"}, {"name": "default", "template": TEMPLATE}]
@@ -83,6 +85,8 @@ def test_the_chat_template_comes_along(place: str, transformers: ModuleType, tmp
         cache=tmp_path / "cache",
     )  # fmt: skip
     assert tuned.recipe.data is not None and tuned.recipe.data.source.chat_template == TEMPLATE
+    assert main(["evaluate", str(run.folder), str(tmp_path / "chat.jsonl")]) == 0
+    assert "was imported" in capsys.readouterr().err
 
 
 @pytest.fixture
