@@ -75,6 +75,17 @@ def test_other_data_are_scored_with_the_template_of_the_run(tuned: Run, home: Pa
     assert record.pieces[0].text == "<cls>user\n"
 
 
+def test_a_language_model_is_scored_on_the_answers_alone(base: Run, home: Path) -> None:
+    data = chat_file(home)
+    words = ("tune=lora", "train.steps=1", "optimizer.lr=1e-12")  # a chat run that has learned nothing yet
+    same = train(data, f"init_from={base.folder}", *words, out=home / "same", cache=home / "cache")
+    scores = base.evaluate(data)
+    assert scores.keys() == same.evaluate(data).keys() == {"loss", "perplexity"}
+    assert scores["loss"].value == pytest.approx(same.evaluate(data)["loss"].value, abs=1e-5)
+    assert scores["loss"].signature == same.evaluate(data)["loss"].signature
+    assert main(["evaluate", str(base.folder), data]) == 0
+
+
 def test_the_verb_answers_each_message_of_one_conversation(
     tuned: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
