@@ -132,6 +132,7 @@ from anyformer.generation.samplers.top_k import TopK as TopK
 from anyformer.generation.samplers.top_p import TopP as TopP
 from anyformer.generation.samplers.typical import Typical as Typical
 from anyformer.inference.text_generator import GenerationConfig as GenerationConfig
+from anyformer.interop.tokenizers.gguf import GGUF as GGUF
 from anyformer.models import Block as Block
 from anyformer.models import Branch as Branch
 from anyformer.models import Stack as Stack
@@ -425,6 +426,7 @@ __all__ = [
     "FrequentTag",
     "Full",
     "FutureLabel",
+    "GGUF",
     "GLU",
     "GNMT",
     "GRU",

@@ -229,6 +229,8 @@ class Run:
     def yardsticks(self, cache: Path | None = None) -> Yardsticks:
         """Simple methods for the same task, fitted to the training records of this run; `cache` keeps their scores."""
         assert self.recipe.objective is not None
+        if self.recipe.data is None:
+            raise DataError(f"{self.folder}: was imported, so there are no training records to fit them to.")
         train, fingerprint = partial(self.records, split="train"), str(self.environment["data_fingerprint"])
         return Yardsticks(self.recipe.objective, train, fingerprint, cache)
 
@@ -327,7 +329,8 @@ def train(
     steps: short for train.steps.
     out: the run folder; runs/NAME if not given.
     resume: continue an interrupted run exactly where it was.
-    init_from: a run whose weights (where names and shapes agree) and tokenizer to start with.
+    init_from: a run, a Hugging Face folder or a GGUF file whose weights (where names and shapes agree) and tokenizer to
+        start with.
     watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
     sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
 

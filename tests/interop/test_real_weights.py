@@ -94,6 +94,23 @@ def test_smollm2_answers_a_question(smollm2: tuple[Path, anyformer.Run]) -> None
     assert "Paris" in run.chat([question], GenerationConfig(max_new=16))
 
 
+def test_smollm2_is_tuned_for_chat_from_its_file(smollm2: tuple[Path, anyformer.Run], tmp_path: Path) -> None:
+    source, run = smollm2
+    turns = [
+        {"role": "user", "content": "What is a daemon?"},
+        {"role": "assistant", "content": "zebra crossing, twelve"},
+    ]
+    (tmp_path / "chat.jsonl").write_text("\n".join([json.dumps({"messages": turns})] * 4))
+    words = ("tune=lora", "train.steps=4", "train.batch_tokens=128", "optimizer.lr=5e-3", "data.valid=0")
+    tuned = anyformer.train(
+        tmp_path / "chat.jsonl", *words, init_from=source, out=tmp_path / "tuned", cache=tmp_path / "cache"
+    )
+    before, after = (each.evaluate(str(tmp_path / "chat.jsonl"))["loss"].value for each in (run, tuned))
+    assert after < before - 0.5
+    weights = (each.model().state_dict()["embedding.weight"] for each in (run, tuned))
+    assert torch.equal(*weights) and tuned.tokenizer.fingerprint() == run.tokenizer.fingerprint()
+
+
 def test_rxnmapper_scores_masked_words_as_transformers_does(
     package: Package, transformers: ModuleType, tmp_path: Path
 ) -> None:

@@ -64,6 +64,20 @@ def test_a_run_learns_with_the_template_of_the_weights_that_it_starts_from(tuned
     assert {"loss", "perplexity"} <= tuned.evaluate().keys()
 
 
+@pytest.mark.parametrize("template", [None, "{% for message in messages %}{{ message.content }}<sep>{% endfor %}"])
+def test_a_recipe_takes_the_template_too_unless_it_names_one(template: str | None, base: Run, home: Path) -> None:
+    source = f"[data.source]\nkind = 'chat'\npath = '{chat_file(home)}'\n"
+    source += f"template = '{template}'\n" if template else ""
+    recipe = home / "chat.toml"
+    recipe.write_text(f"[model]\npreset = 'small'\ndim = 16\nstack.depth = 1\n[train]\nsteps = 1\n{source}")
+    words = (f"init_from={base.folder}", *TINY, "data.context=64", "train.steps=1")
+    run = train(recipe, *words, out=home / f"recipe-{bool(template)}", cache=home / "cache")
+    assert run.recipe.data is not None and run.recipe.data.source.chat_template == (template or TEMPLATE)
+    origin = json.loads((run.folder / "sources.json").read_text())["data.source.template"]
+    assert origin == (str(recipe) if template else f"init_from {base.folder}")
+    assert train(run.folder, resume=True, cache=home / "cache").folder == run.folder
+
+
 def test_the_context_has_room_for_what_the_template_writes(tuned: Run) -> None:
     assert tuned.recipe.data is not None and tuned.recipe.data.context == 64
     longest = max(sum(len(piece.text) for piece in record.pieces) for record in tuned.records(split="train"))
@@ -73,6 +87,17 @@ def test_the_context_has_room_for_what_the_template_writes(tuned: Run) -> None:
 def test_other_data_are_scored_with_the_template_of_the_run(tuned: Run, home: Path) -> None:
     (record, *_) = tuned.records(chat_file(home))
     assert record.pieces[0].text == "<cls>user\n"
+
+
+def test_a_language_model_is_scored_on_the_answers_alone(base: Run, home: Path) -> None:
+    data = chat_file(home)
+    words = ("tune=lora", "train.steps=1", "optimizer.lr=1e-12")  # a chat run that has learned nothing yet
+    same = train(data, f"init_from={base.folder}", *words, out=home / "same", cache=home / "cache")
+    scores = base.evaluate(data)
+    assert scores.keys() == same.evaluate(data).keys() == {"loss", "perplexity"}
+    assert scores["loss"].value == pytest.approx(same.evaluate(data)["loss"].value, abs=1e-5)
+    assert scores["loss"].signature == same.evaluate(data)["loss"].signature
+    assert main(["evaluate", str(base.folder), data]) == 0
 
 
 def test_the_verb_answers_each_message_of_one_conversation(

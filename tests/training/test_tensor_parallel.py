@@ -16,6 +16,7 @@ from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
+from anyformer.parts.combine.lora import LoRA
 from anyformer.parts.inits.normal import NormalInit
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
@@ -185,6 +186,8 @@ REFUSED = (
     (GLU(hidden=7), "7 heads or hidden units cannot be divided by 2 ranks"),
     (Attention(position=Alibi()), "only some of the heads"),
     (Attention(qk_norm=RMSNorm()), "only some of the heads"),
+    (LoRA(part=Attention(heads=2), rank=2), r"not those with a low-rank update \(lora\). Merge the updates"),
+    (LoRA(part=MLP(), rank=2, roles=("in",)), "not those with a low-rank update"),
     (GRU(), "the model has none of them"),
 )
 

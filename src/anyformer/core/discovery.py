@@ -22,7 +22,7 @@ PARTS = "anyformer.parts"
 PACKAGES = (
     PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives", "anyformer.optim", "anyformer.generation",
     "anyformer.evaluation.metrics", "anyformer.evaluation.yardsticks", "anyformer.shrink.importances",
-    "anyformer.shrink.removals",
+    "anyformer.shrink.removals", "anyformer.interop.tokenizers",
 )  # fmt: skip
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 _IMPORTED: list[Path] = []

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 from anyformer.core import kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
+from anyformer.data.batching.packings.bucket import Bucket
+from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, look
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import DataError, SpecError
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score
+from anyformer.inference.predictor import Predictor
+from anyformer.objectives.chat import ChatAnswers
 from anyformer.objectives.objective import Objective
 
 TOGETHER = 256
@@ -32,6 +36,8 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
     """All scores that are meaningful for this model, or only those with the given names."""
     if not job.records:
         raise DataError("there are no records to evaluate on.")
+    if all(record.pieces for record in job.records):
+        job = replace(job, predictor=_answering(job.predictor))
     views = job.predictor.head_views
     texts, tokens = len(job.records), token_count(job.predictor.tokenizer, job.records)
     scores: dict[str, Score] = {}
@@ -59,6 +65,15 @@ def evaluate(job: Job, names: Collection[str] = ()) -> Evaluation:
         model, kind = job.predictor.name, job.predictor.objective.kind
         raise SpecError(f"metric: {model} ({kind}) has no {unknown[0]!r}.{did_you_mean(unknown[0], known)}")
     return Evaluation(scores, notes, tokens)
+
+
+def _answering(predictor: Predictor) -> Predictor:
+    """The predictor of conversations: a language model of texts is scored on the answers, as one that learned from
+    conversations is."""
+    if predictor.spec.needs_source or not predictor.spec.output_stack.causal or not predictor.contents.plain:
+        return predictor
+    contents, context = Contents(chat=True), predictor.max_len
+    return replace(predictor, objective=ChatAnswers(), contents=contents, packing=Bucket(), context=context)
 
 
 def token_count(tokenizer: Tokenizer, records: Iterable[Record]) -> int:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer as Library
@@ -18,6 +19,7 @@ from anyformer.interop.reading import read_json
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 _TEXT = "a text"
 MOST_TEMPLATE_BYTES = 1 << 18
 MOST_BYTES = 1 << 26
@@ -31,7 +33,8 @@ def read_tokenizer(source: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
     file, text, named = _read(source)
     ids = _ids(file, text, spec)
     try:
-        return Tokenizer(json.dumps(with_roles(json.loads(text), _roles(ids, named, config, spec), ids)))
+        roles = token_roles(ids, named, config, spec.needs_source)
+        return Tokenizer(json.dumps(with_roles(json.loads(text), roles, ids)))
     except DataError as error:
         raise CheckpointError(f"{file}: {error}") from None
 
@@ -39,7 +42,7 @@ def read_tokenizer(source: Path, config: Mapping[str, Any], spec: ModelSpec) -> 
 def roles_of(folder: Path, config: Mapping[str, Any], spec: ModelSpec) -> dict[str, str]:
     """Role -> its token, for a folder that has a tokenizer.json."""
     file, text, named = _read(folder)
-    return _roles(_ids(file, text, spec), named, config, spec)
+    return token_roles(_ids(file, text, spec), named, config, spec.needs_source)
 
 
 def read_tokenizer_config(source: Path, spec: ModelSpec) -> dict[str, Any]:
@@ -115,14 +118,15 @@ def _ids(file: Path, text: str, spec: ModelSpec) -> dict[str, int]:
     return ids
 
 
-def _roles(
-    ids: Mapping[str, int], named: Mapping[str, Any], config: Mapping[str, Any], spec: ModelSpec
+def token_roles(
+    ids: Mapping[str, int], named: Mapping[str, Any], config: Mapping[str, Any] = NOTHING, pairs: bool = False
 ) -> dict[str, str]:
-    """Role -> its token: as the configs name it, by its usual names, or else the token that ends a text."""
+    """Role -> its token: as the configs name it, by its usual names, or else the token that ends a text. `named`: keys
+    such as "eos_token" of a tokenizer's config; `config`: that of the model; `pairs`: of an encoder-decoder."""
     tokens = {index: name for name, index in ids.items()}
 
     def candidates(role: str) -> Iterator[str]:
-        if role == "bos" and spec.needs_source:  # what a decoder starts with
+        if role == "bos" and pairs:  # what a decoder starts with
             yield tokens.get(_first(config.get("decoder_start_token_id", config.get("pad_token_id"))), "")
         yield named.get(f"{role}_token", "")
         yield tokens.get(_first(config.get(f"{role}_token_id")), "")

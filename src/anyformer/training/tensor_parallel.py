@@ -63,6 +63,11 @@ def _divide(part: Part, counts: Sequence[str], mesh: DeviceMesh) -> None:
                 "a rank has only some of the heads, but qk_norm or the position scheme learns or depends on all of "
                 "them. Leave out qk_norm; use rope, or positions before the stack."
             )
+        if not isinstance(child, Linear) and any(isinstance(module, Linear) for module in child.modules()):
+            raise SpecError(
+                "tensor parallelism splits plain matrices, not those with a low-rank update (lora). Merge the updates "
+                "first (anyformer merge RUN), or use ddp or fsdp."
+            )
     for name in counts:
         setattr(part, name, _share(getattr(part, name), mesh))
     for matrix in (child for child in part.children() if isinstance(child, Linear)):

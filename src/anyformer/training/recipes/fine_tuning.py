@@ -7,10 +7,12 @@ and higher for narrower ones. The default rates of training are for random weigh
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from anyformer.core import decode
 from anyformer.core.paths import Tree
+from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import Extent
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
@@ -59,6 +61,22 @@ def fine_tuning(start: StartingPoint, extent: Extent, choices: Mapping[tuple[str
     if extent.contents.chat and (template := start.chat_template()):
         tree["data"]["source"] = {"template": template}
     return TomlLayers.of(without_user_choices(tree, choices), f"{DERIVED}{FINE_TUNING}").on(model)
+
+
+def with_chat_template(document: TomlLayers) -> TomlLayers:
+    """A recipe with the chat template of the weights that it starts from, if it reads conversations and names none."""
+    path, source = document.data.get("init_from"), document.data["data"].get("source")
+    if not isinstance(path, str) or not Path(path).exists() or not isinstance(source, Mapping):
+        return document
+    try:
+        spec = decode(SourceSpec, source)
+    except SpecError:  # reported together with all other mistakes, when the recipe is decoded
+        return document
+    if spec.chat_template is None or "template" in source:
+        return document
+    template = StartingPoint.open(path).chat_template()
+    tree: Tree = {"data": {"source": {"template": template}}}
+    return document.on(TomlLayers.of(tree, f"{INIT_FROM}{path}")) if template else document
 
 
 def _characters(start: StartingPoint, choices: Mapping[tuple[str, ...], Any]) -> float:

@@ -156,8 +156,9 @@ class Recipe(Spec):
     sample: SampleSpec = SampleSpec()
     """Samples generated during training."""
     init_from: str | None = None
-    """A run or a Hugging Face folder whose weights to start from, for all tensors whose names and shapes agree. If
-    the target is data and no model is named, the model is that of the weights, with the head that the task needs."""
+    """A run, a Hugging Face folder or a GGUF file whose weights to start from, for all tensors whose names and shapes
+    agree. If the target is data and no model is named, the model is that of the weights, with the head that the task
+    needs."""
 
     @property
     def weights_seed(self) -> int:

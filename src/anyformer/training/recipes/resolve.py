@@ -32,7 +32,7 @@ from anyformer.optim.optimizer import OptimizerSpec
 from anyformer.optim.schedule import ScheduleSpec
 from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, rule_for
-from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point
+from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point, with_chat_template
 from anyformer.training.recipes.recipe import (
     CheckpointSpec,
     EvaluateSpec,
@@ -294,7 +294,7 @@ def _with_data(document: TomlLayers) -> TomlLayers:
         kind = {**source, **defaults.get("source", {})}["kind"]
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
         defaults["tokenizer"] = _other_tokenizer(document) or usual_tokenizer(kind)
-    return document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document
+    return with_chat_template(document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document)
 
 
 def _other_tokenizer(document: TomlLayers) -> Tree | None:

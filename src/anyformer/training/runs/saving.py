@@ -137,8 +137,8 @@ def put_back(trainer: Trainer, files: Files, state: Mapping[str, Any]) -> None:
 
 
 def start_from(trainer: Trainer, source: str | None, log: Callable[[str], None]) -> int:
-    """Copies the tensors of a run's best checkpoint, or of a Hugging Face folder, whose names and shapes agree; returns
-    their number."""
+    """Copies the tensors of a run's best checkpoint, of a Hugging Face folder or of a GGUF file, whose names and shapes
+    agree; returns their number."""
     if source is None:
         return 0
     theirs, origin = StartingPoint.open(source).tensors()

@@ -1,4 +1,4 @@
-"""Weights to start from: those of a run, or of a Hugging Face folder, which is read as it is."""
+"""Weights to start from: those of a run, or of a Hugging Face folder or a GGUF file, which are read as they are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from anyformer.data.record import SourceSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.interop.folder import PretrainedFolder
+from anyformer.interop.gguf_header import SUFFIX
 from anyformer.interop.reading import CONFIG
+from anyformer.interop.tokenizers.gguf import GGUF
 from anyformer.interop.tokens import FILE, read_chat_template, roles_of
 from anyformer.training.runs.checkpoint import best_checkpoint, run_recipe, trained_model
 
@@ -24,24 +26,27 @@ class StartingPoint:
     path: Path
     model: ModelSpec
     folder: PretrainedFolder | None = None
-    """The Hugging Face folder; None if the weights are those of a run."""
+    """The Hugging Face folder or the GGUF file; None if the weights are those of a run."""
 
     @classmethod
     def open(cls, path: str | Path) -> "StartingPoint":
         path = Path(path)
         if (path / RECIPE).is_file():
             return cls(path, run_recipe(path).model)
-        if (path / CONFIG).is_file():
+        if (path / CONFIG).is_file() or (path.suffix == SUFFIX and path.is_file()):
             try:
                 folder = PretrainedFolder.open(path)
             except CheckpointError as error:
                 raise CheckpointError(f"init_from={path}: {error}") from None
             return cls(path, folder.spec, folder)
-        what = "neither a run folder nor a Hugging Face folder" if path.exists() else "there is no such folder"
-        raise CheckpointError(f"init_from={path}: {what}: {RECIPE} or {CONFIG} is missing.")
+        if path.is_dir():
+            what = f"neither a run folder nor a Hugging Face folder: {RECIPE} or {CONFIG} is missing."
+        else:
+            what = f"neither a folder nor a {SUFFIX} file." if path.exists() else "there is no such folder or file."
+        raise CheckpointError(f"init_from={path}: {what}")
 
     def tensors(self) -> tuple[Mapping[str, Tensor], str]:
-        """The tensors by name, and where they come from: the name of a checkpoint or of the folder."""
+        """The tensors by name, and where they come from: the name of a checkpoint, of the folder or of the file."""
         if self.folder is not None:
             return self.folder.tensors(), self.path.name
         checkpoint = best_checkpoint(self.path)
@@ -51,6 +56,8 @@ class StartingPoint:
         """The tokenizer's section of a recipe. No token is added, since the model has no row for it."""
         if self.folder is None:
             return {"kind": "file", "path": str(self.path / TOKENIZER), "sentinels": 0}
+        if self.path.is_file():
+            return {"kind": GGUF.kind, "path": str(self.path), "sentinels": 0}
         if not (self.path / FILE).is_file():
             raise SpecError(
                 f"init_from={self.path}: has no {FILE}, so there is no tokenizer for these data. Name one: "

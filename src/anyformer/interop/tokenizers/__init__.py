@@ -1,0 +1,1 @@
+"""Tokenizers that are read from the files of foreign models."""
