@@ -232,10 +232,18 @@ def names() -> list[str]:
     return [*slots(), *wholes()]
 
 
-def writers() -> list[str]:
-    """Names of models that may be able to decode: decoders without a limit of their state, and whole models."""
-    decoders = [name for name, slot in slots().items() if slot.shape is Decoder and "state" not in slot.limits]
-    return [*decoders, *wholes()]
+def writers() -> list[Any]:
+    """Names of models that may be able to decode: decoders without a limit of their state, and whole models.
+
+    The first example of a kind that can is in the fast suite, its variants in the slow one; so are initialisers, on
+    which no step depends."""
+    decoders = [slot for slot in slots().values() if slot.shape is Decoder and "state" not in slot.limits]
+    first = {slot.kind: slot.name for slot in reversed(decoders) if slot.kind.family is not InitSpec}
+    cases = [
+        pytest.param(slot.name, marks=() if first.get(slot.kind) == slot.name else pytest.mark.slow)
+        for slot in decoders
+    ]
+    return [*cases, *wholes()]
 
 
 def writer_named(name: str) -> Subject:
