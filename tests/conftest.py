@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: a process forked beside other threads hangs
+gc.disable()  # until all tests are collected: nearly all that imports make stays
 
 import pytest
 import torch
@@ -49,8 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()  # what there is now stays to the end: the collector need not look at a million objects again and again
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
