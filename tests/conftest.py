@@ -4,11 +4,10 @@ import gc
 import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: a process forked beside other threads hangs
-
 import pytest
-import torch
-from jaxtyping import install_import_hook
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: a process forked beside other threads hangs
+gc.disable()  # until all tests are collected: nearly all that imports make stays
 
 CORE = ("frame", "linear", "masks", "model", "part", "positions", "states", "taps")
 SHAPED = ["anyformer.ops", "anyformer.parts", "anyformer.models", *(f"anyformer.core.{name}" for name in CORE)]
@@ -26,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        return  # the process that only starts workers: it need not import torch, nor they wait until it has
+    import torch
+    from jaxtyping import install_import_hook
+
     torch.set_num_threads(1)
     # Tests kill processes, never the machine, and what a process wrote survives it without a flush to the disk.
     os.fsync = lambda handle: None
@@ -49,12 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()  # what there is now stays to the end: the collector need not look at a million objects again and again
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
 def same_seed() -> None:
+    import torch
+
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)

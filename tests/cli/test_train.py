@@ -61,10 +61,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_path_is_enough_and_the_same_words_go_on_after_an_interruption(home: Path, capsys: Capture) -> None:
-    file = text(home)
-    assert main(["train", file, *TINY, "train.steps=30", "--out", "calm"]) == 0
+    file, long = text(home), ("train.steps=30", "evaluate.every=10", "checkpoint.every=10")
+    assert main(["train", file, *TINY, *long, "--out", "calm"]) == 0
     assert "done: calm" in capsys.readouterr().out
-    child = forked(file, *TINY, "train.steps=30", "--out", "stopped")
+    child = forked(file, *TINY, *long, "--out", "stopped")
     wait_for_line(child, r"^step +5")
     os.kill(child, signal.SIGINT)
     code, said = ended(child)

@@ -6,6 +6,7 @@ from random import Random
 
 import torch
 from tests.composition.strategy import VOCAB
+from tests.conformance.probes import row_of
 from tests.conformance.subjects import all_pairs_count
 from torch import Tensor
 
@@ -70,6 +71,26 @@ class Composed:
         if self.spec.needs_source:
             return torch.randint(0, VOCAB, (ROWS, SOURCE), generator=rng)
         return torch.randn(ROWS, SOURCE, self.spec.memory_width or 1, generator=rng, dtype=torch.float64)
+
+    @cached_property
+    def parallel(self) -> Tensor:
+        """Hidden states of every token from one call without a state, which many checks compare with."""
+        return self.run(self.tokens)
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Valid tokens of the rows of a padded batch."""
+        return [self.length, self.rng().randint(1, self.length), self.length - 2]
+
+    @cached_property
+    def unpadded(self) -> dict[bool, list[Tensor]]:
+        """Hidden states (False) and the head's output (True) of the first `lengths` tokens of each row alone."""
+        memory, outputs = self.memory(), dict[bool, list[Tensor]]({False: [], True: []})
+        for row, length in enumerate(self.lengths):
+            frame = Frame(memory=row_of(memory, row))
+            for logits, rows in outputs.items():
+                rows.append(self.run(self.tokens[row : row + 1, :length], frame, logits=logits)[0])
+        return outputs
 
     def memory(self, rows: slice = slice(None), frame: Frame | None = None, model: Model | None = None) -> Memory:
         """The encoder's output for these rows of the source."""

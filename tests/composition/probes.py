@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import torch
 from tests.composition.composed import CLOSE, Composed
 from tests.composition.strategy import VOCAB
-from tests.conformance.probes import near, pad, row_of
+from tests.conformance.probes import near, pad
 from torch import Tensor
 
 from anyformer.core import Frame, ReadingMarks
@@ -27,20 +27,17 @@ def in_chunks(composed: Composed, lengths: list[int]) -> None:
         out = composed.call(tokens, Frame(positions=positions), state)
         state, at = out.state, at + tokens.shape[1]
         pieces.append(out.y)
-    close(torch.cat(pieces, dim=1), composed.run(composed.tokens))
+    close(torch.cat(pieces, dim=1), composed.parallel)
 
 
 def padded(composed: Composed, left: bool) -> None:
     """Each row of a padded batch equals the row alone, in hidden states and behind the head."""
-    lengths = [composed.length, composed.rng().randint(1, composed.length), composed.length - 2]
-    memory, frame, laid = composed.memory(), *pad(composed.tokens, lengths, left)
+    memory, frame, laid = composed.memory(), *pad(composed.tokens, composed.lengths, left)
     for logits in (False, True):
         out = composed.call(laid, replace(frame, memory=memory), logits=logits)
         valid = (out.frame or frame).valid
-        for row, length in enumerate(lengths):
-            tokens = composed.tokens[row : row + 1, :length]
-            alone = composed.run(tokens, Frame(memory=row_of(memory, row)), logits=logits)
-            close(out.y[row, valid[row]] if out.y.dim() == 3 else out.y[row], alone[0])
+        for row, alone in enumerate(composed.unpadded[logits]):
+            close(out.y[row, valid[row]] if out.y.dim() == 3 else out.y[row], alone)
 
 
 def counts_every_product(composed: Composed) -> bool:

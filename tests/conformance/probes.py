@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from tests.conformance.subjects import DIM, SOURCE, Subject
+from tests.conformance.memories import rows_of
+from tests.conformance.subjects import DIM, LENGTHS, SOURCE, Subject
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from anyformer.core import Embedding, Frame, Memory, Model, ReadingMarks, State
 
@@ -31,15 +31,14 @@ def with_input(subject: Subject) -> tuple[Tensor, Tensor]:
 
 
 def padded(subject: Subject, left: bool) -> None:
-    tokens, lengths = subject.tokens(), [6, 14, 9]
-    memory, frame, laid = subject.memory(3), *pad(tokens, lengths, left)
+    frame, laid = pad(subject.tokens(), LENGTHS, left)
     with torch.no_grad():
+        memory = subject.memory(3)
         for logits in (False, True):
             together = subject.run(laid, replace(frame, memory=memory), logits=logits)
-            for row, length in enumerate(lengths):
-                alone = subject.run(tokens[row : row + 1, :length], Frame(memory=row_of(memory, row)), logits=logits)
+            for row, alone in enumerate(subject.unpadded[logits]):
                 per_token = together.dim() == 3
-                near(together[row, frame.valid[row]] if per_token else together[row], alone[0])
+                near(together[row, frame.valid[row]] if per_token else together[row], alone)
 
 
 def packed_pairs(subject: Subject) -> None:
@@ -66,7 +65,7 @@ def _left(subject: Subject, source: Tensor, frame: Frame) -> Memory:
     return Memory(x=source, segments=frame.segments)
 
 
-def pad(tokens: Tensor, lengths: list[int], left: bool) -> tuple[Frame, Tensor]:
+def pad(tokens: Tensor, lengths: Sequence[int], left: bool) -> tuple[Frame, Tensor]:
     width, laid = tokens.shape[1], torch.zeros_like(tokens)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
     positions = torch.zeros_like(tokens)
@@ -82,18 +81,13 @@ def rows_alone(subject: Subject, training: bool) -> None:
     model = subject.fresh().train() if training else subject.model
     shuffled = rows_of(memory, order)
     with torch.no_grad():
-        together = subject.run(tokens, Frame(memory=memory), model=model)
+        together = subject.run(tokens, Frame(memory=memory), model=model) if training else subject.hidden
         near(subject.run(tokens[order], Frame(memory=shuffled), model=model), together[order])
         near(subject.run(tokens[1:2], Frame(memory=row_of(memory, 1)), model=model), together[1:2])
 
 
 def row_of(memory: Memory, row: int) -> Memory:
     return rows_of(memory, torch.tensor([row]))
-
-
-def rows_of(memory: Memory, rows: Tensor) -> Memory:
-    fields = {name: value for name, value in vars(memory).items() if name != "losses" and value is not None}
-    return Memory(**tree_map(lambda leaf: leaf[rows], fields))
 
 
 def shorter_source(subject: Subject) -> Memory:
@@ -126,26 +120,30 @@ def in_chunks(subject: Subject, lengths: list[int], prefix: Tensor | None = None
             y, state = step(subject, tokens[:, at : at + length], at, state, prefix)
             pieces.append(y)
             at += length
-        whole = subject.run(tokens, Frame(memory=subject.memory(3), marks=prefix_marks(prefix)))
+        whole = subject.hidden if prefix is None else read_whole(subject, prefix)
         near(torch.cat(pieces, dim=1), whole)
 
 
-def ragged(subject: Subject, left: bool) -> None:
-    tokens, lengths = subject.tokens(), [4, 11, 7]
-    frame, laid = pad(tokens[:, :11], lengths, left)
+def read_whole(subject: Subject, prefix: Tensor) -> Tensor:
+    """Hidden states of all tokens at once, with a prefix for parts that read one in both directions."""
+    with torch.no_grad():
+        return subject.run(subject.tokens(), Frame(memory=subject.memory(3), marks=prefix_marks(prefix)))
+
+
+def ragged(subject: Subject, left: bool, whole: Tensor, lengths: Tensor) -> None:
+    """Prompts of these lengths, padded on one side, then three steps, each row at its own place: as in `whole`."""
+    tokens = subject.tokens()
+    frame, laid = pad(tokens[:, :11], lengths.tolist(), left)
     positions = torch.arange(11).expand(3, -1) if frame.positions is None else frame.positions
-    prefix = torch.tensor(lengths)  # the prompt is the prefix, for those who read one in both directions
-    frame = replace(frame, positions=positions, marks=prefix_marks(prefix))
-    following = torch.tensor(lengths)[:, None] + torch.arange(3)  # three more steps, each row at its own place
+    frame = replace(frame, positions=positions, marks=prefix_marks(lengths))
+    following = lengths[:, None] + torch.arange(3)
     with torch.no_grad():
         state = subject.model(laid, frame, subject.state(3), logits=False).state
         for step in range(3):
             column = following[:, step : step + 1]
             out = subject.model(tokens.gather(1, column), Frame(positions=column), state, logits=False)
             state = out.state
-            whole = subject.run(tokens, Frame(memory=subject.memory(3), marks=prefix_marks(prefix)))
-            expected = whole.gather(1, column[..., None].expand(-1, -1, DIM))
-            near(out.y, expected)
+            near(out.y, whole.gather(1, column[..., None].expand(-1, -1, DIM)))
 
 
 def unpadded_memory(subject: Subject, model: Model) -> Memory:

@@ -6,13 +6,14 @@ the slot of its family in a decoder and in an encoder, wherever it can stand.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import torch
+from tests.conformance.memories import rows_of
 from tests.conformance.translators import translators
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -56,6 +57,8 @@ from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
 
 DIM, VOCAB, MAX_LEN, SOURCE = 32, 29, 48, 7
+LENGTHS = (6, 14, 9)
+"""Valid tokens of the rows of a padded batch."""
 WORK = Work(batch=2, length=14, source=SOURCE)
 
 
@@ -98,6 +101,34 @@ class Subject:
         return not all(map(torch.equal, tree_leaves(before), tree_leaves(after)))
 
     @cached_property
+    def hidden(self) -> Tensor:
+        """Hidden states of `tokens()` outside training, which many checks compare with. Not for equality of every bit:
+        on a CPU without bf16, torch takes other kernels after the first product in bf16."""
+        with torch.no_grad():
+            return self.run(self.tokens())
+
+    @cached_property
+    def unpadded(self) -> dict[bool, list[Tensor]]:
+        """Hidden states (False) and scores (True) of the first `LENGTHS` tokens of each row in a batch of its own."""
+        outputs: dict[bool, list[Tensor]] = {False: [], True: []}
+        with torch.no_grad():
+            for row, length in enumerate(LENGTHS):
+                frame = Frame(memory=rows_of(self.memory(3), torch.tensor([row])))
+                for logits, rows in outputs.items():
+                    rows.append(self.run(self.tokens()[row : row + 1, :length], frame, logits=logits)[0])
+        return outputs
+
+    @cached_property
+    def shallow(self) -> "Subject":
+        """One layer without the branch that only makes it whole, which is a kind of its own in this suite; whole models
+        and translators as they are."""
+        if self.name.startswith("whole") or self.spec.needs_source:
+            return self
+        branch, _ = self.spec.stack.blocks["layer"].branches
+        stack = Stack(blocks={"layer": Block(branches=(branch,))}, depth=1)
+        return Subject(self.name, replace(self.spec, stack=stack))
+
+    @cached_property
     def card(self) -> Cost:
         """What `WORK` costs, where every mask rule counts all pairs."""
         with all_pairs_count():
@@ -114,10 +145,22 @@ class Subject:
         return Memory(x=torch.randn(8, SOURCE, DIM, generator=rng)[:batch], valid=self.source_valid(batch))
 
     def memory(self, batch: int, model: Model | None = None) -> Memory:
-        """Row r of it does not depend on the batch."""
+        """The encoded source, computed once for all checks outside training. Row r does not depend on the batch."""
+        if torch.is_grad_enabled() or (model is not None and model is not self.model):
+            return self.encoded(batch, model or self.model)
+        if batch not in self.memories:
+            self.memories[batch] = self.encoded(batch, self.model)
+        return self.memories[batch]
+
+    @cached_property
+    def memories(self) -> dict[int, Memory]:
+        """The encoded source by the number of rows."""
+        return {}
+
+    def encoded(self, batch: int, model: Model) -> Memory:
         given = self.given(batch)
         if isinstance(given, Tensor):
-            return (model or self.model).encode(given, Frame(valid=self.source_valid(batch)))
+            return model.encode(given, Frame(valid=self.source_valid(batch)))
         return given
 
     def source_valid(self, batch: int) -> Tensor:
@@ -189,10 +232,18 @@ def names() -> list[str]:
     return [*slots(), *wholes()]
 
 
-def writers() -> list[str]:
-    """Names of models that may be able to decode: decoders without a limit of their state, and whole models."""
-    decoders = [name for name, slot in slots().items() if slot.shape is Decoder and "state" not in slot.limits]
-    return [*decoders, *wholes()]
+def writers() -> list[Any]:
+    """Names of models that may be able to decode: decoders without a limit of their state, and whole models.
+
+    The first example of a kind that can is in the fast suite, its variants in the slow one; so are initialisers, on
+    which no step depends."""
+    decoders = [slot for slot in slots().values() if slot.shape is Decoder and "state" not in slot.limits]
+    first = {slot.kind: slot.name for slot in reversed(decoders) if slot.kind.family is not InitSpec}
+    cases = [
+        pytest.param(slot.name, marks=() if first.get(slot.kind) == slot.name else pytest.mark.slow)
+        for slot in decoders
+    ]
+    return [*cases, *wholes()]
 
 
 def writer_named(name: str) -> Subject:

@@ -1,6 +1,5 @@
 """Every kind compiles to one graph, for training and for decoding; the slow suite runs what inductor made of it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from anyformer.core import Frame, HeadSpec, InitSpec, Memory, Model, PoolSpec
-from anyformer.models import Block, Stack
 
 pytestmark = pytest.mark.compile
 
@@ -35,7 +33,7 @@ def _subject(name: str) -> Subject:
     subject = next((subject for subject in candidates if "compile" not in subject.limits), None)
     if subject is None:
         pytest.skip(candidates[0].limits["compile"])
-    return replace(subject, spec=_shallow(subject))
+    return subject.shallow
 
 
 def _decoding(name: str) -> Subject:
@@ -43,15 +41,6 @@ def _decoding(name: str) -> Subject:
     if not subject.causal or {"state", "chunks"} & set(subject.limits):
         pytest.skip("does not decode step by step")
     return subject
-
-
-def _shallow(subject: Subject) -> Any:
-    """Without the branch that is only there to make a layer whole, which is a kind of its own in this list."""
-    if subject.name.startswith("whole") or subject.spec.needs_source:
-        return subject.spec
-    own, _ = subject.spec.stack.blocks["layer"].branches
-    block = Block(branches=(own,))
-    return replace(subject.spec, stack=Stack(blocks={"layer": block}, depth=1))
 
 
 COMPILING = _one_of_each_kind()

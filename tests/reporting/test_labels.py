@@ -1,10 +1,16 @@
-"""Names of points in charts stay readable where points are close."""
+"""Names of points and labels of axes stay readable, wherever points are."""
 
 from itertools import combinations
 
+import matplotlib
+import pytest
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
+from anyformer.drawing import charts
+from anyformer.drawing.charts import Chart, Curve
 from anyformer.drawing.labels import label_points
 
 
@@ -20,3 +26,30 @@ def test_names_of_close_points_do_not_overlap() -> None:
     assert [text.get_text() for text in axes.texts] == ["lstm", "mamba", "cnn", "transformer"]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     assert not any(box.contains(*place) for box in boxes for place in axes.transData.transform(points))
+
+
+@pytest.mark.parametrize("from_zero", [False, True])
+@pytest.mark.parametrize(
+    "values", [(3.2, 4.1), (5.00012, 5.00014), (-1234.5, -1100.25), (1e-5, 3e-5), (1e5, 1e9), (0.0, 0.0)], ids=str
+)
+def test_labels_of_axes_are_inside_the_picture_and_apart(values: tuple[float, float], from_zero: bool) -> None:
+    chart = Chart("Title", "tokens", "tokens per second", [Curve("train", [0.0, 3e6], values)], from_zero=from_zero)
+    with matplotlib.rc_context(charts._SETTINGS):
+        figure = Figure(figsize=charts.SIZE_INCHES)
+        canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
+        charts._draw(chart, axes)
+        canvas.draw()
+        box = figure.get_tightbbox()  # of all that is drawn, in inches
+        drawn = [_drawn_labels(axis) for axis in (axes.xaxis, axes.yaxis)]
+        names = [axis.label.get_window_extent() for axis in (axes.xaxis, axes.yaxis)]
+    width, height = charts.SIZE_INCHES
+    assert 0 <= box.x0 < box.x1 <= width and 0 <= box.y0 < box.y1 <= height
+    assert all(len(labels) > 1 for labels in drawn)
+    assert not any(name.overlaps(label) for name in names for labels in drawn for label in labels)
+
+
+def _drawn_labels(axis: Axis) -> list[Bbox]:
+    """The boxes of an axis's numbers: a tick outside the limits has one that is not drawn."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [tick.label1.get_window_extent() for tick in ticks]

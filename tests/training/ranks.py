@@ -14,7 +14,7 @@ from tests.training.small import LAYER
 
 from anyformer.run import Run
 
-HALF, STEPS = 6, 12
+HALF, STEPS = 3, 6
 SHARED = f'{LAYER}.0.part.position={{kind="t5_bias"}}'
 """A table that all layers use and none owns."""
 CALM = (

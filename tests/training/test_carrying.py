@@ -173,18 +173,24 @@ def test_numbers_that_are_none_are_not_carried_on() -> None:
         lanes.load_state_dict({"[0]": torch.zeros(3, 3)})
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nobody disturbed."""
+    return carry(tmp_path_factory.mktemp("carrying"), "calm", "train.steps=5")
+
+
 @pytest.mark.parametrize("number", range(12, 60, 7))
-def test_killed_at_a_request_to_the_disk_it_goes_on_with_the_state_it_had(tmp_path: Path, number: int) -> None:
-    calm = carry(tmp_path, "calm", "train.steps=5")
+def test_killed_at_a_request_to_the_disk_it_goes_on_with_the_state_it_had(calm: Run, number: int) -> None:
+    home, name = calm.folder.parent, f"crash-{number}"
 
     def work() -> None:
         with killed_at(number):
-            carry(tmp_path, "crash", "train.steps=5")
+            carry(home, name, "train.steps=5")
 
     assert os.WIFSIGNALED(in_child(work))
-    resume = (tmp_path / "crash" / "recipe.toml").exists()
-    assert facts(carry(tmp_path, "crash", "train.steps=5", resume=resume)) == facts(calm)
-    newest = tmp_path / "crash" / "checkpoints" / "step-000005"
+    resume = (home / name / "recipe.toml").exists()
+    assert facts(carry(home, name, "train.steps=5", resume=resume)) == facts(calm)
+    newest = home / name / "checkpoints" / "step-000005"
     assert (newest / "carry.safetensors").is_file()
 
 
