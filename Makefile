@@ -41,7 +41,7 @@ test: $(STAMP) ## The fast tests
 	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --unshaped --ignore tests/architecture --ignore tests/gpu
 
 test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
-	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,cluster,lm-eval,onnx]" # real packages, no skips
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,cluster,lm-eval,onnx]" accelerate # no skips
 	$(PYTEST) -m "slow and not gpu and not learn"
 
 test-learn: $(STAMP) ## Training runs without a time limit
