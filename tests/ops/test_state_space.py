@@ -113,7 +113,7 @@ def test_a_convolution_is_made_of_a_few_fourier_transforms() -> None:
 
 @every_kind
 @pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])
-@pytest.mark.parametrize("length", [1, 17, 63, 64, 65])
+@pytest.mark.parametrize("length", [1, 17, 64, 65, 200])
 def test_chunks_are_the_loop_forward_and_backward(make: Make, packed: bool, length: int) -> None:
     dynamics = make()
     given = [torch.randn(B, length, D, dtype=DOUBLE), torch.randn(B, D, 2 * M, dtype=DOUBLE)]
@@ -126,6 +126,26 @@ def test_chunks_are_the_loop_forward_and_backward(make: Make, packed: bool, leng
         results.append((*out, *torch.autograd.grad(out, given, weights)))
     for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations; on a GPU each costs a launch, however small it is."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.total += 1
+        return func(*args, **(kwargs or {}))
+
+
+@every_kind
+def test_eight_times_as_many_chunks_take_three_more_levels_of_operations(make: Make) -> None:
+    dynamics, counts = make(), []
+    for length in (512, 4096):
+        with Operations() as operations:
+            state_space_scan(dynamics, torch.zeros(1, length, D, dtype=DOUBLE))
+        counts.append(operations.total)
+    assert counts[1] < 2 * counts[0], counts  # a loop over chunks would need several times as many
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])

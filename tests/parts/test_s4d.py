@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from scipy.signal import lsim
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.analysis.complexity import exponent, kept_bytes
 from anyformer.analysis.families import ATTENTION, STATE_SPACE, layers
-from anyformer.core import Frame, PartSpec, Site, initialise
+from anyformer.core import Call, Frame, PartSpec, Site, initialise
 from anyformer.errors import SpecError
 from anyformer.ops.state_space.hippo import legs
 from anyformer.ops.state_space.state_space_scan import convolve, state_space_loop
@@ -109,6 +110,19 @@ def test_long_rows_with_gaps_and_documents_are_the_documents_alone(spec: PartSpe
     for number in (0, 1):
         here = valid & (segments == number)
         torch.testing.assert_close(y[here], part(x[here][None], Frame()).y[0], atol=1e-5, rtol=1e-4)
+
+
+@both
+@pytest.mark.parametrize("length", [64, 65, 300, 513])
+def test_the_flops_of_many_chunks_are_counted(spec: PartSpec, length: int) -> None:
+    part, x = built(spec), torch.randn(2, length, DIM, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        y = part(x, Frame()).y
+        forward = counter.get_total_flops()
+        y.sum().backward()
+    linear = 2 * 2 * length * DIM * part.width
+    expected = part.core_flops(Call(batch=2, length=length))
+    assert (forward - linear, counter.get_total_flops() - forward - 2 * linear) == expected
 
 
 @pytest.mark.row("SSM-06", clause="log-log memory slope in T: 1.0 for the SSM, 2.0 for attention")

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from anyformer.core.module import Call
 from anyformer.ops.state_space.hippo import bilinear
-from anyformer.ops.state_space.state_space_scan import CHUNK, chunks_of
+from anyformer.ops.state_space.state_space_scan import CHUNK, chunk_steps, chunks_of
+
+_DOUBLINGS = CHUNK.bit_length() - 1
+"""Squarings from A' to A'^CHUNK."""
 
 
 class Spectrum(NamedTuple):
@@ -43,7 +46,7 @@ class LowRankDynamics(NamedTuple):
     b: Float[Tensor, "d s"]
     c: Float[Tensor, "d s"]
     squares: tuple[Float[Tensor, "d s s"], ...]
-    """A', A'^2, A'^4, .. A'^CHUNK."""
+    """A', A'^2, A'^4, .. up to A'^CHUNK at least, and up to half of the tokens that are scanned."""
 
     @property
     def states(self) -> int:
@@ -52,7 +55,7 @@ class LowRankDynamics(NamedTuple):
     def kernel(self, length: int) -> Tensor:
         if torch.compiler.is_compiling():  # compilers do not support complex numbers
             return (self._powers(self.b, transposed=True) @ self.c[..., None]).squeeze(-1)[:, :length]
-        rest = self.c - (self.c[:, None] @ self.squares[-1]).squeeze(1)
+        rest = self.c - (self.c[:, None] @ self.squares[_DOUBLINGS]).squeeze(1)
         return cauchy_kernel(self.spectrum, rest, self.step, CHUNK)[:, :length]
 
     def write(self, length: int) -> Tensor:
@@ -62,28 +65,39 @@ class LowRankDynamics(NamedTuple):
         first = (self.c[:, None] @ self.squares[0]).squeeze(1)
         return self._powers(first, transposed=False)[:, :length].mT
 
-    def advance(self, x: Float[Tensor, "b d s"], steps: int | Int[Tensor, " b"]) -> Tensor:
-        for bit, power in enumerate(self.squares):
-            if isinstance(steps, Tensor):
+    def advance(self, x: Float[Tensor, "*b d s"], steps: int | Int[Tensor, " b"]) -> Tensor:
+        if isinstance(steps, Tensor):
+            for bit, power in enumerate(self.squares[: _DOUBLINGS + 1]):
                 x = torch.einsum("dij,bdj->bdi", power, x).where(((steps >> bit) & 1).bool()[:, None, None], x)
-            elif steps >> bit & 1:
-                x = torch.einsum("dij,bdj->bdi", power, x)
+            return x
+        for bit in range(steps.bit_length()):
+            if steps >> bit & 1:
+                x = torch.einsum("dij,...dj->...di", self._square(bit), x)
         return x
+
+    def _square(self, bit: int) -> Tensor:
+        """A'^(2^bit), squared here as often as `squares` is too short."""
+        power = self.squares[min(bit, len(self.squares) - 1)]
+        for _ in range(len(self.squares), bit + 1):
+            power = power @ power
+        return power
 
     def _powers(self, first: Tensor, transposed: bool) -> Tensor:
         """[d CHUNK s]: first, A' first, A'^2 first, ..; or first, first A', .. if not transposed."""
         rows = first[:, None]
-        for power in self.squares[:-1]:
+        for power in self.squares[:_DOUBLINGS]:
             rows = torch.cat((rows, rows @ (power.mT if transposed else power)), dim=1)
         return rows
 
 
-def low_rank(spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, " d"]) -> LowRankDynamics:
-    """The discrete form of x' = A x + B u, y = 2 Re(C x), with a step size for each channel."""
+def low_rank(
+    spectrum: Spectrum, c: Float[Tensor, "d m 2"], step: Float[Tensor, " d"], tokens: int = CHUNK
+) -> LowRankDynamics:
+    """The discrete form of x' = A x + B u, y = 2 Re(C x), with a step size for each channel, for scans of `tokens`."""
     a, b = spectrum.system()
     a, b = bilinear(a, b, step)
     squares = [a]
-    while 1 << (len(squares) - 1) < CHUNK:
+    for _ in range(_doublings(tokens)):
         squares.append(squares[-1] @ squares[-1])
     c = 2 * torch.cat((c[..., 0], -c[..., 1]), dim=-1)
     return LowRankDynamics(spectrum, step, b, c, tuple(squares))
@@ -111,20 +125,24 @@ def cauchy_kernel(spectrum: Spectrum, rest: Tensor, step: Tensor, length: int) -
 def low_rank_flops(call: Call, channels: int, states: int) -> tuple[int, int]:
     """FLOPs (forward, backward) of making the discrete system and of advancing the state from chunk to chunk."""
     b, square = call.batch, 2 * channels * states**2
-    doublings = CHUNK.bit_length() - 1
-    made = doublings * states * square + square
+    made = _doublings(call.length) * states * square + square
     solved = square * (states + 1)  # the gradient of a solution is an outer product
     chunks, _ = chunks_of(call)
+    between = chunk_steps(chunks) * b * square
     if call.past:  # powers to read, to write and to write the last state; that one advances by every square in turn
         powers = 3 * (CHUNK - 1) * square + square
-        total = made + powers + (chunks + doublings) * b * square
+        total = made + powers + between + (_DOUBLINGS + 1) * b * square
         return total, 2 * total + solved
     if chunks == 1:
         return made, 2 * made + solved
     powers = 2 * (CHUNK - 1) * square + square
-    between = (chunks - 1) * b * square
     forward = made + powers + between
     return forward, 2 * forward + solved - b * square  # the zero start state needs no gradient
+
+
+def _doublings(tokens: int) -> int:
+    """Squarings of A' for a scan, whose longest step is the largest power of two below `tokens`, or CHUNK."""
+    return max(_DOUBLINGS, (tokens - 1).bit_length() - 1)
 
 
 def _both(x: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ K_l = C A'^l B' .
 
 `state_space_loop` is the recurrent form and the definition; `convolve` is the convolution by FFT, whose rounding errors
 leak from the future into the past. `state_space_scan` combines both: a convolution, as a matrix product, inside chunks,
-and the recurrence from chunk to chunk. If documents begin inside a chunk, the convolution is a masked sum over lags.
+and the recurrence from chunk to chunk as a parallel scan of log2(chunks) levels. If documents begin inside a chunk, the
+convolution is a masked sum over lags.
 """
 
 from typing import Protocol, runtime_checkable
@@ -35,8 +36,8 @@ class Dynamics(Protocol):
     def read(self, length: int) -> Float[Tensor, "d s l"]:
         """C A'^{i+1}: the contribution of the state before the chunk to the output of token i."""
 
-    def advance(self, x: Float[Tensor, "b d s"], steps: int | Int[Tensor, " b"]) -> Float[Tensor, "b d s"]:
-        """A'^steps x, with one number of steps (at most a chunk) for all rows or one for each."""
+    def advance(self, x: Float[Tensor, "*b d s"], steps: int | Int[Tensor, " b"]) -> Float[Tensor, "*b d s"]:
+        """A'^steps x, with one number of steps for all states, or one (at most a chunk) for each row of [b d s]."""
 
     @property
     def states(self) -> int: ...
@@ -87,6 +88,12 @@ def chunks_of(call: Call) -> tuple[int, int]:
     return -(-call.length // chunk), chunk
 
 
+def chunk_steps(chunks: int) -> int:
+    """How many states are advanced to find that before each chunk: n + n/2 + n/4 + .. for n chunks without the last."""
+    before = chunks - 1
+    return 2 * before - before.bit_count()
+
+
 def state_space_flops(call: Call, channels: int, states: int) -> int:
     """FLOPs of the matrix products of one scan without packed documents; the backward pass has twice as many."""
     chunks, chunk = chunks_of(call)
@@ -134,16 +141,37 @@ def _starts(dynamics: Dynamics, u: Tensor, document: Tensor | None, start: Tenso
     chunk = u.shape[2]
     if document is not None:
         u = u.masked_fill((document != document[..., -1:])[..., None], 0.0)
-    added = torch.einsum("bmjd,djs->bmds", u, dynamics.write(chunk))
-    x = torch.zeros_like(added[:, 0]) if start is None else start.to(added.dtype)
-    starts = [x]
-    for at in range(u.shape[1] - 1):
-        x = dynamics.advance(x, chunk)
-        if document is not None:
-            x = x.masked_fill((document[:, at, -1] > 0)[:, None, None], 0.0)
-        x = x + added[:, at]
-        starts.append(x)
-    return torch.stack(starts, dim=1)
+    added = torch.einsum("bmjd,djs->bmds", u, dynamics.write(chunk))[:, :-1]
+    first = added.new_zeros(len(u), 1, *added.shape[2:]) if start is None else start.to(added.dtype)[:, None]
+    cleared = None if document is None else document[:, :-1, -1] > 0
+    return _scan_chunks(dynamics, chunk, added, cleared, first)
+
+
+def _scan_chunks(
+    dynamics: Dynamics, steps: int, added: Tensor, cleared: Tensor | None, first: Float[Tensor, "b 1 d s"]
+) -> Float[Tensor, "b m+1 d s"]:
+    """x_0 = `first` and x_{i+1} = A'^steps x_i + added_i for [b m d s], where x_i counts as 0 if cleared_i, by halving:
+    the recurrence of pairs of chunks gives every second state, and one step from these gives the others."""
+    if added.shape[1] == 0:
+        return first
+    even, odd = added[:, ::2], added[:, 1::2]
+    pairs = _step(dynamics, steps, even[:, : odd.shape[1]], None if cleared is None else cleared[:, 1::2]) + odd
+    cleared_pairs = None if cleared is None else cleared[:, ::2][:, : odd.shape[1]] | cleared[:, 1::2]
+    states = _scan_chunks(dynamics, 2 * steps, pairs, cleared_pairs, first)
+    between = _step(dynamics, steps, states[:, : even.shape[1]], None if cleared is None else cleared[:, ::2]) + even
+    return _interleave(states, between)
+
+
+def _step(dynamics: Dynamics, steps: int, x: Tensor, cleared: Tensor | None) -> Tensor:
+    x = dynamics.advance(x, steps)
+    return x if cleared is None else x.masked_fill(cleared[..., None, None], 0.0)
+
+
+def _interleave(even: Tensor, odd: Tensor) -> Tensor:
+    """even_0, odd_0, even_1, odd_1, .. along the second dimension; `even` has as many entries or one more."""
+    count = odd.shape[1]
+    merged = torch.stack((even[:, :count], odd), dim=2).flatten(1, 2)
+    return torch.cat((merged, even[:, count:]), dim=1)
 
 
 def _last(dynamics: Dynamics, u: Tensor, document: Tensor | None, starts: Tensor, count: int | Tensor) -> Tensor:

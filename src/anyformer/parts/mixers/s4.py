@@ -67,18 +67,18 @@ class S4Part(Part):
         steps = (self.spec.least_step, self.spec.largest_step)
         self.log_step.copy_(fill.log_uniform("log_step", len(self.log_step), *steps))
 
-    def dynamics(self) -> LowRankDynamics:
-        """The discrete state space."""
+    def dynamics(self, tokens: int = 1) -> LowRankDynamics:
+        """The discrete state space, for scans of `tokens`."""
         dtype = at_least_float32(self.c)
         tensors = (self.log_decay, self.angle, self.p, self.b, self.c, self.log_step)
         decay, angle, p, b, c, step = (x.to(dtype) for x in tensors)
-        return low_rank(Spectrum(-decay.exp(), angle, p, b), c, step.exp())
+        return low_rank(Spectrum(-decay.exp(), angle, p, b), c, step.exp(), tokens)
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
         return self.c.new_zeros(batch, self.d, 2 * self.m, dtype=at_least_float32(self.c))
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | None = None) -> Out:
-        dynamics, begins = self.dynamics(), frame.document_starts(x, state)
+        dynamics, begins = self.dynamics(x.shape[1]), frame.document_starts(x, state)
         y, state = state_space_scan(dynamics, x.to(dynamics.step.dtype), state, begins, frame.valid)
         return Out(self.out(F.gelu(self.response(y) + x * self.skip).to(x.dtype)), state)
 
