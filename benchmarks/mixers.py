@@ -182,10 +182,11 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         batch = max(1, (32768 if gpu else 1024) // length)
         tokens = torch.randint(6, VOCAB, (batch, length), device=device)
         shape = {**facts, "length": length, "batch": batch}
-        specs = {name: layers_of([part], causal, dim, length) for name, (part, causal) in mixers(heads).items()}
+        chosen = {name: row for name, row in mixers(heads).items() if name in (options.only or mixers(heads))}
+        specs = {name: layers_of([part], causal, dim, length) for name, (part, causal) in chosen.items()}
         for row in fastest(built(specs, tokens), device, options.rounds):
             yield {"table": "mixers", **shape, **row}
-        if length == (256 if options.tiny else BESIDE_PEERS):
+        if length == (256 if options.tiny else BESIDE_PEERS) and not options.only:
             for name, (spec, build) in peers(dim, heads, length).items():
                 pair = {"ours": ours(spec, tokens), "theirs": theirs(build, tokens)}
                 for row in fastest(pair, device, options.rounds):
@@ -227,6 +228,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, BESIDE_PEERS, 16384])
+    parser.add_argument("--only", nargs="+", choices=list(mixers(8)), help="these mixers, and no peers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the tables of stored results")
