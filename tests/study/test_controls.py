@@ -13,6 +13,7 @@ from anyformer.study.budget_curves import results_of
 from anyformer.study.controls import Control, ControlOutcome, controls_sentence
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.workers import go_on
 
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
 
@@ -93,7 +94,10 @@ def test_a_control_may_have_data_of_its_own(tmp_path: Path) -> None:
 def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None:
     control = "study.controls.known={better='lstm', than='transformer'}"
     results = tiny(tmp_path, control, "study.budgets=[2, 4]", "study.seeds=1")
-    assert (tmp_path / "study" / "steps-4" / "controls" / "known").is_dir()
+    control_folder = tmp_path / "study" / "steps-4" / "controls" / "known"
+    for folder in (control_folder, control_folder.parents[1], tmp_path / "study"):
+        assert (folder / "study.toml").is_file()
+        assert go_on(folder).endswith(f"compare {tmp_path / 'study'}"), "a stopped study is continued as a whole"
     assert not (tmp_path / "study" / "steps-2" / "controls").exists()
     assert results.verdict.startswith(
         "Control known failed: it is known that lstm has a lower loss than transformer, but here "

@@ -33,6 +33,12 @@ FREE_TO_CHANGE = (
 State = Literal["complete", "failed", "begun", "missing"]
 
 
+def whole_study(folder: Path) -> Path:
+    """The folder of the study that a control or a budget belongs to; other folders are returned unchanged."""
+    outer = folder.parents[1] if folder.parent.name == CONTROLS else folder.parent
+    return whole_study(outer) if outer != folder and (outer / STUDY).is_file() else folder
+
+
 @dataclass(frozen=True)
 class StudyFolder:
     """The folder of a planned study."""

@@ -22,6 +22,7 @@ import torch
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_task
 from anyformer.study.study import StudySpec
+from anyformer.study.study_folder import whole_study
 from anyformer.training.runs.session import Interruption
 
 POLL_S = 0.5
@@ -57,8 +58,8 @@ def threads_of(spec: StudySpec, arms: int) -> int:
 
 
 def go_on(folder: Path) -> str:
-    """How to continue a study that was stopped."""
-    return f"all is saved. Go on with: anyformer compare {folder}"
+    """How to continue a study that was stopped; also if it was stopped in a control or in one of several budgets."""
+    return f"all is saved. Go on with: anyformer compare {whole_study(folder)}"
 
 
 class ThisProcess:
@@ -112,7 +113,7 @@ class Processes:
         if any(worker.exitcode for worker in self.workers):
             raise WorkerError(
                 f"a worker process was killed, perhaps because memory ran out. Checkpoints are saved. "
-                f"Go on with: anyformer compare {self.folder} study.jobs=1"
+                f"Go on with: anyformer compare {whole_study(self.folder)} study.jobs=1"
             )
         if interruption.caught:
             raise Interrupted(f"interrupted: {go_on(self.folder)}", 128 + interruption.caught)
