@@ -97,6 +97,7 @@ def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None
     control_folder = tmp_path / "study" / "steps-4" / "controls" / "known"
     for folder in (control_folder, control_folder.parents[1], tmp_path / "study"):
         assert (folder / "study.toml").is_file()
+        assert (folder / "yardsticks.json").is_file() == (folder == control_folder.parents[1]), "controls have none"
         assert go_on(folder).endswith(f"compare {tmp_path / 'study'}"), "a stopped study is continued as a whole"
     assert not (tmp_path / "study" / "steps-2" / "controls").exists()
     assert results.verdict.startswith(

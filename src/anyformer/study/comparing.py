@@ -120,13 +120,21 @@ class _Session:
     deadline: float | None
 
     def results(self, path: Path, study: Study) -> Results:
-        """Trains the runs of a study that are not finished, and reads the results."""
+        """Trains the runs of a study that are not finished, measures its yardsticks, and reads the results."""
+        results = self._trained(path, study)
+        if results.judged is not None and (run := results.representative) is not None:
+            self.listener.log("measuring yardsticks")
+            measured_lines(path, run, results.judged.split, self.cache)
+        return results
+
+    def _trained(self, path: Path, study: Study) -> Results:
+        """Trains the runs of a study that are not finished, after those of its controls, which need no yardsticks."""
         folder = _opened(path, study, self.cache, self.listener)
         self.listener.planned(folder)
         for name, control in study.controls.items():
             self.listener.log(f"control {name}: {study.spec.controls[name].expected}")
             folder.control(name).mkdir(parents=True, exist_ok=True)
-            self.results(folder.control(name), control)
+            self._trained(folder.control(name), control)
         runs = _Runs(folder, self.cache, [])
         if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
             workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)
@@ -135,11 +143,7 @@ class _Session:
                     runs.all(workers)
             finally:
                 workers.close()
-        results = Results(folder, runs.outcomes)
-        if results.judged is not None and (run := results.representative) is not None:
-            self.listener.log("measuring yardsticks")
-            measured_lines(folder.path, run, results.judged.split, self.cache)
-        return results
+        return Results(folder, runs.outcomes)
 
 
 def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
