@@ -1,6 +1,7 @@
 """Did a ratio fall? `python -m benchmarks.regress FILE.jsonl` compares with the last accepted ones and exits with 1.
 
-Ratios against a peer in the same run are compared, not times, which depend on the machine and the day. With `--accept`
+Ratios against a peer in the same run are compared, not times, which depend on the machine and the day. Ratios differ
+between processors too, so rows of another processor than the accepted ones are named and not compared. With `--accept`
 the rows of the file take the place of the accepted ones of the same comparison.
 """
 
@@ -38,11 +39,22 @@ def falls(new: Iterable[Row], accepted: Iterable[Row]) -> Iterator[Fall]:
     broken = {(row.device, row.item): row for row in now.values() if not row.ok and not row.shape}
     for old in measured(accepted):
         row = now.get(old.key) or broken.get((old.device, old.item))
-        if row is None or old.ratio is None:
+        if row is None or old.ratio is None or _machine(row) != _machine(old):
             continue
         ratio = row.ratio if row.ok else None
         if ratio is None or ratio < (1 - TOLERANCE[row.noisy or old.noisy]) * old.ratio:
             yield Fall(replace(old, note=row.note), old.ratio, ratio)
+
+
+def elsewhere(new: Iterable[Row], accepted: Iterable[Row]) -> str:
+    """How many accepted comparisons were measured on another processor, in a sentence; empty if none was."""
+    now = {row.key: row for row in new}
+    pairs = [(now[old.key], old) for old in measured(accepted) if old.key in now]
+    others = [(_machine(row), _machine(old)) for row, old in pairs if _machine(row) != _machine(old)]
+    if not others:
+        return ""
+    here, there = (", ".join(sorted(set(side))) for side in zip(*others, strict=True))
+    return f"{len(others)} of {len(pairs)} comparisons are not compared: measured on {here}, accepted on {there}."
 
 
 def accept(new: Iterable[Row], file: Path) -> None:
@@ -52,6 +64,10 @@ def accept(new: Iterable[Row], file: Path) -> None:
     old = [row for row in stored.read([file]) if _profile(row) not in profiled] if file.exists() else []
     kept = {row.key: row for row in [*old, *new]}
     stored.write(file, sorted(kept.values(), key=lambda row: (row.device, row.item)))
+
+
+def _machine(row: Row) -> str:
+    return str(row.versions.get("machine", ""))
 
 
 def _profile(row: Row) -> tuple[object, ...]:
@@ -66,7 +82,10 @@ def main() -> None:
     parser.add_argument("--accept", action="store_true", help="keep the new rows, whatever they say")
     options = parser.parse_args()
     new = stored.read(options.files)
-    found = list(falls(new, stored.read([options.accepted]) if options.accepted.exists() else []))
+    accepted = stored.read([options.accepted]) if options.accepted.exists() else []
+    found = list(falls(new, accepted))
+    if sentence := elsewhere(new, accepted):
+        print(sentence)
     if found:
         print(table(("device", "item", "work", "peer", "was", "now"), [fall.cells() for fall in found]))
     if options.accept:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.regress import accept, falls
+from benchmarks.regress import accept, elsewhere, falls
 from benchmarks.rows import Row, read, write
 from tests.benchmarks.measuring import row
 
@@ -27,6 +27,14 @@ from benchmarks import regress
 )
 def test_a_ratio_may_lose_a_tenth_or_what_noise_explains(new: Row, fell: bool) -> None:
     assert bool(list(falls([new], [row(1.51)]))) == fell
+
+
+def test_rows_of_another_processor_are_named_and_not_compared() -> None:
+    new, accepted = row(1.0, versions={"machine": "Neoverse"}), row(1.5, versions={"machine": "Xeon"})
+    same = [row(1.5, item="beam", versions={"machine": "Neoverse"})]
+    assert not list(falls([new, *same], [accepted, *same])) and not elsewhere(same, same)
+    sentence = "1 of 2 comparisons are not compared: measured on Neoverse, accepted on Xeon."
+    assert elsewhere([new, *same], [accepted, *same]) == sentence
 
 
 def test_accepted_rows_are_replaced_and_trial_runs_left_out(tmp_path: Path) -> None:
