@@ -37,19 +37,30 @@ END = 5
 """The word that ends a translation."""
 
 
-def twins(name: str) -> tuple[Any, Any, Any]:
-    """A random GPT-2 of this shape: ours, theirs, and ours with int8 weights."""
+def spec_of(name: str) -> Decoder:
+    """A GPT-2 of this shape."""
+    vocab, dim, heads, layers = SHAPES[name]
+    parts = Attention(heads=heads, bias=True), MLP(activation="gelu_tanh", bias=True)
+    block = Block(branches=tuple(Branch(part=part, norm=LayerNorm()) for part in parts))
+    stack = Stack(blocks={"layer": block}, depth=layers)
+    return Decoder(vocab=vocab, dim=dim, stack=stack, max_len=1024, position=LearnedPosition(), exit_norm=LayerNorm())
+
+
+def twins(name: str) -> tuple[Any, Any]:
+    """A random GPT-2 of this shape, ours and theirs."""
     vocab, dim, heads, layers = SHAPES[name]
     config = transformers.GPT2Config(
         vocab_size=vocab, n_embd=dim, n_head=heads, n_layer=layers, bos_token_id=None, eos_token_id=None
     )
-    parts = Attention(heads=heads, bias=True), MLP(activation="gelu_tanh", bias=True)
-    block = Block(branches=tuple(Branch(part=part, norm=LayerNorm()) for part in parts))
-    stack = Stack(blocks={"layer": block}, depth=layers)
-    spec = Decoder(vocab=vocab, dim=dim, stack=stack, max_len=1024, position=LearnedPosition(), exit_norm=LayerNorm())
-    theirs, ours = transformers.GPT2LMHeadModel(config).eval(), spec.build().eval()
+    theirs, ours = transformers.GPT2LMHeadModel(config).eval(), spec_of(name).build().eval()
     copy(theirs, ours, partial(gpt2, layers=layers))
-    return ours, theirs, quantised_model(Quantised(model=spec), ours.state_dict())
+    return ours, theirs
+
+
+def with_int8(name: str) -> tuple[Any, Any, Any]:
+    """The twins, and ours with int8 weights."""
+    ours, theirs = twins(name)
+    return ours, theirs, quantised_model(Quantised(model=spec_of(name)), ours.state_dict())
 
 
 def translators() -> tuple[Any, Any]:
@@ -144,7 +155,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for model in options.model:
         torch.manual_seed(0)
-        models = translators() if model == "translator" else twins(model)
+        models = translators() if model == "translator" else with_int8(model)
         contest, batches = (beams, (1, 16)) if model == "translator" else (greedy, (1, 8))
         for batch in batches:
             race(f"{model}, batch {batch}", contest(*models, batch, 24, options.new), options.rounds)

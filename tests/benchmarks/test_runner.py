@@ -55,6 +55,13 @@ def test_items_are_found_by_their_names(name: str) -> None:
     assert name in ITEMS and callable(item_of(name))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lm", "mlm", "seq2seq", "decode", "beam", "encode"])
+def test_an_item_measures_tiny_work_against_its_peers(name: str) -> None:
+    rows = list(run([name], TINY, budget_s=600.0))
+    assert rows and all(row.ok and row.ratio for row in rows), [row.note for row in rows]
+
+
 def test_a_row_survives_being_written_down(tmp_path: Path) -> None:
     row = Row(item="lm", shape={"layers": 2, "of": "training"}, device="cpu", peer="x", ours_ms=1.5, ratio=2.0)
     file = tmp_path / "rows.jsonl"
