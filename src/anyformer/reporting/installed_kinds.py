@@ -16,13 +16,13 @@ from anyformer.core.spec import hints_of
 from anyformer.core.stand_ins import StandIn
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
-from anyformer.models.presets import preset_names
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.joins.replace import Replace
 from anyformer.reporting.catalogue import CatalogueEntry, Measures
 from anyformer.reporting.toml_text import document, inline
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
 _WORK = Work(batch=1, length=1024)

@@ -16,8 +16,7 @@ from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective
 from anyformer.optim.adamw import AdamW
-from anyformer.optim.optimizer import OptimizerSpec
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
 from anyformer.reporting.toml_text import inline, key_text
 from anyformer.training import Recipe, load

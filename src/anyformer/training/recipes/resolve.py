@@ -25,11 +25,9 @@ from anyformer.data.sources.named_source import Extent, is_data, measure, peek, 
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
-from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
-from anyformer.optim.optimizer import OptimizerSpec
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, rule_for
 from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point, with_chat_template
@@ -43,7 +41,7 @@ from anyformer.training.recipes.recipe import (
     TrainSpec,
     decode_recipe,
 )
-from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
+from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, preset_names, read
 from anyformer.training.runs.checkpoint import run_recipe
 from anyformer.training.runs.starting import StartingPoint
 
