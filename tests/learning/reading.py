@@ -15,7 +15,7 @@ from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective
 from anyformer.run import Run
-from anyformer.training.loop.precision import Purpose, generator
+from anyformer.training.loop.feed import Purpose, generator
 
 
 def data_of(run: Run, cache: Path) -> Prepared:

@@ -15,7 +15,7 @@ from anyformer.objectives.words import WORDS
 from anyformer.reporting.run_files import Facts, RunFiles, dig, finite
 from anyformer.statistics.readable_numbers import clock, human
 from anyformer.training.loop.budget import PredictedCost
-from anyformer.training.loop.precision import Precision
+from anyformer.training.loop.loss_module import Precision
 from anyformer.training.recipes.recipe import Recipe
 
 FORMAT = 1

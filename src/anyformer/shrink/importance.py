@@ -18,9 +18,8 @@ from anyformer.data.sources.named_source import relocated
 from anyformer.errors import DataError, SpecError
 from anyformer.run import Run
 from anyformer.shrink.unit_group import UnitGroup
-from anyformer.training.loop.feed import Feed, PreparedBatch
+from anyformer.training.loop.feed import Feed, PreparedBatch, Purpose, generator
 from anyformer.training.loop.loss_module import build_models
-from anyformer.training.loop.precision import Purpose, generator
 from anyformer.training.runs import checkpoint
 
 

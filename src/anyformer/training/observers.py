@@ -27,8 +27,8 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.ops.devices import compiled_code_runs_eagerly, fork_rng
 from anyformer.training.distributed import divides, forward_only
 from anyformer.training.loop.budget import Step
-from anyformer.training.loop.feed import Feed, PreparedBatch
-from anyformer.training.loop.precision import Purpose, autocast, derive, generator
+from anyformer.training.loop.feed import Feed, PreparedBatch, Purpose, derive, generator
+from anyformer.training.loop.loss_module import autocast
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.run_folder import RunFolder
 

@@ -1,4 +1,5 @@
-"""Batches for updates: taken from the loader, prepared and counted by the objective, split into micro-batches.
+"""Batches for updates: taken from the loader, prepared and counted by the objective, split into micro-batches; and the
+random streams of a run, by purpose and step.
 
 Every rank prepares the whole batch and takes its rows of it, so masks and counts do not depend on the world size.
 A thread prefetches, so that the model does not wait for data.
@@ -7,19 +8,40 @@ A thread prefetches, so that the model does not wait for data.
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from queue import Queue
 from typing import Any, NamedTuple
 
 import torch
 
 from anyformer.data.batching.batch import Batch, bounded, text
-from anyformer.data.batching.row_plan import LoaderPosition, few_sizes
+from anyformer.data.batching.row_plan import LoaderPosition, few_sizes, mix
 from anyformer.data.preparation.prepared import Loader
 from anyformer.data.tokenizers.vocabulary import Vocabulary
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.words import PARTS
 from anyformer.ops.devices import on_gpu
-from anyformer.training.loop.precision import Purpose, generator
+
+
+class Purpose(IntEnum):
+    """The use of random numbers. The value is part of the derived seed and must never change."""
+
+    PREPARE = 1
+    DROPOUT = 2
+    LOSS = 3
+    EVALUATE = 4
+    SAMPLE = 5
+
+
+def derive(seed: int, step: int, purpose: Purpose, *more: int) -> int:
+    """The seed for one purpose at one step."""
+    return mix(seed, step, purpose, *more) >> 1  # torch takes 63 bits
+
+
+def generator(seed: int, step: int, purpose: Purpose, *more: int) -> torch.Generator:
+    """A CPU generator for one purpose at one step."""
+    return torch.Generator().manual_seed(derive(seed, step, purpose, *more))
+
 
 PREFETCH = 6
 """Batches prepared in advance: planning a window of packed rows takes as long as a few updates."""

@@ -14,7 +14,7 @@ from anyformer.errors import CheckpointError, ResourceError, SpecError
 from anyformer.ops.devices import shard_like
 from anyformer.training.distributed import Files, is_divided, share, together
 from anyformer.training.loop.budget import Progress, Step
-from anyformer.training.loop.precision import LossScale
+from anyformer.training.loop.loss_module import LossScale
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import Moments
 from anyformer.training.runs import checkpoint
