@@ -292,7 +292,8 @@ def _with_data(document: TomlLayers) -> TomlLayers:
         kind = {**source, **defaults.get("source", {})}["kind"]
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
         defaults["tokenizer"] = _other_tokenizer(document) or usual_tokenizer(kind)
-    return with_chat_template(document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document)
+    document = document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document
+    return with_chat_template(document) if "init_from" in document.data else document
 
 
 def _other_tokenizer(document: TomlLayers) -> Tree | None:
