@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from anyformer.core.module import Linear, Module
-from anyformer.ops import activations
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS
 from anyformer.ops.devices import TRITON, supports_triton
 from anyformer.ops.operators import operator, register_kernel
 
@@ -83,7 +83,7 @@ def one_row_loop(
         row = F.layer_norm(row, row.shape, gain, shift, eps) if layer else F.rms_norm(row, row.shape, gain, eps)
     sums = torch.stack([(row * each.float()).sum() for each in weight])
     sums = sums if bias is None else sums + bias.float()
-    sums = activations.activation(activation)(sums) if activation else sums  # type: ignore[arg-type]
+    sums = ACTIVATION_FUNCTIONS[activation](sums) if activation else sums
     sums = sums if residual is None else sums + residual.flatten().float()
     return sums.to(x.dtype).view(*x.shape[:-1], -1)
 
