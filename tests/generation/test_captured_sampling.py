@@ -19,11 +19,10 @@ from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Filter, Sampler
+from anyformer.generation.samplers.sampler import Filter, Sampler, SamplingStrategy
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
-from anyformer.generation.token_stream import SamplingStrategy
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 ASKED = [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(PROMPTS)]

@@ -19,18 +19,22 @@ from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, Ragge
 from anyformer.errors import DataError, Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.accelerate.cpu_trace import traced_step
-from anyformer.generation.decoding import STEPS, Decoding, EagerStepper, History, Stepper, Strategy, for_writing
-from anyformer.generation.samplers.greedy import Greedy
-from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.token_stream import (
+from anyformer.generation.decoding import (
+    STEPS,
     Chunk,
+    Decoding,
+    EagerStepper,
     Finish,
+    History,
     RequestQueue,
-    SamplingHistory,
-    SamplingStrategy,
+    Stepper,
+    Strategy,
     Watch,
+    for_writing,
     stream_tokens,
 )
+from anyformer.generation.samplers.greedy import Greedy
+from anyformer.generation.samplers.sampler import Sampler, SamplingHistory, SamplingStrategy
 from anyformer.models.stack import layer_count
 from anyformer.ops.devices import on_gpu
 

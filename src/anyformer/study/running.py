@@ -20,7 +20,7 @@ from anyformer.data.record import Record
 from anyformer.errors import AnyformerError, Interrupted
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 from anyformer.run import Run, train
 from anyformer.study.judging import KeepTrainer, judge_run
 from anyformer.study.study_folder import StudyFolder, standing

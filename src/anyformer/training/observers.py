@@ -22,8 +22,8 @@ import torch
 from anyformer.data.preparation.prepared import Loader
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import METRICS, SAMPLES, step_name
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+from anyformer.objectives.objective import Predictor
 from anyformer.ops.devices import compiled_code_runs_eagerly, fork_rng
 from anyformer.training.distributed import divides, forward_only
 from anyformer.training.loop.budget import Step

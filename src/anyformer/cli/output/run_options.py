@@ -25,8 +25,8 @@ from anyformer.data.sources.named_source import source_of
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.sampler import Filter, Sampler
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig
+from anyformer.objectives.objective import Predictor
 from anyformer.reporting.run_files import run_folders
 from anyformer.run import Choice, Run
 
