@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.ops import activations
-from anyformer.ops.decode_linear import (
+from anyformer.ops.decode_step import (
     ACTIVATIONS,
     one_row,
     one_row_loop,

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from anyformer.core import AlignedCursor, ContiguousCursor, Frame, Model, State, reorder
-from anyformer.ops.decode_linear import lay_out
+from anyformer.ops.decode_step import lay_out
 from anyformer.ops.devices import on_gpu, synchronizer
 
 STEPS = 8

@@ -20,9 +20,9 @@ from anyformer.core.module import Tap
 from anyformer.core.positions import Bias, Position
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
 from anyformer.ops.attention.call import AttentionCall, Keys, NewKeys, attention_weights, weighted_sum
-from anyformer.ops.attention.decode_attention import attend_step, supports_step
 from anyformer.ops.attention.flex import attend_flex, prefers_flex
 from anyformer.ops.attention.packed import attend_band, attend_documents, prefers_band, prefers_documents
+from anyformer.ops.decode_step import attend_step, supports_step
 from anyformer.ops.devices import is_empty
 
 
