@@ -32,7 +32,7 @@ from anyformer.core import (
 from anyformer.core.costs import total_cost
 from anyformer.core.fields import leaves
 from anyformer.core.masks import dense
-from anyformer.core.paths import assign
+from anyformer.core.plain_data import assign
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention

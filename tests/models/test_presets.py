@@ -13,7 +13,7 @@ from tools import presets as page
 from anyformer.analysis.preset_sizes import weights
 from anyformer.core import Linear, Model, ModelSpec, Position, Work, cost, decode
 from anyformer.core.fields import leaves
-from anyformer.core.paths import assign
+from anyformer.core.plain_data import assign
 from anyformer.models.single import Single
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention

@@ -10,13 +10,13 @@ from markupsafe import Markup
 
 import anyformer
 from anyformer.core.fields import leaves
+from anyformer.core.plain_data import inline
 from anyformer.disk import CHECKPOINTS, by_step
 from anyformer.drawing.charts import VALID, Chart, Curve, svg
 from anyformer.reporting import pages
 from anyformer.reporting.run_facts import MEASURED, RunFacts
 from anyformer.reporting.run_files import Facts, dig, finite
 from anyformer.reporting.shrink_table import origin_sentence, shrink_table
-from anyformer.reporting.toml_text import inline
 from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
 PAGE = "report.html"

@@ -17,7 +17,7 @@ from typing import Any
 
 from anyformer.core import ModelSpec, Spec, Work, decode
 from anyformer.core.costs import total_cost
-from anyformer.core.paths import Tree, assign
+from anyformer.core.plain_data import Tree, assign
 from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import RECIPE, TOKENIZER

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from anyformer.core import Amount, Count, ModelSpec, Positive, Range, Spec, decode
 from anyformer.core.fields import did_you_mean
-from anyformer.core.paths import Tree, split
+from anyformer.core.plain_data import Tree, split
 from anyformer.errors import Problem, SpecError
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control

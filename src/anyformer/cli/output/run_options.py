@@ -18,7 +18,7 @@ from anyformer.cli.output.screen import Screen, visible
 from anyformer.core import decode
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
-from anyformer.core.paths import assign, parse_override, split
+from anyformer.core.plain_data import assign, parse_override, split
 from anyformer.core.schema import describe
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from anyformer.core.discovery import catalogue_suffices
-from anyformer.core.paths import split
+from anyformer.core.plain_data import split
 from anyformer.core.spec import Spec, decode
 from anyformer.core.stand_ins import StandIn, stand_ins
 from anyformer.errors import Problem, SpecError

@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.fields import leaves
-from anyformer.core.paths import Tree, assign, merge, parse_override, split
+from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepared_for
 from anyformer.data.preparation.prepared import Prepared

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anyformer.core.fields import did_you_mean, leaves
-from anyformer.core.paths import Tree, assign, merge, parse_override, split
+from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.core.schema import tables
 from anyformer.core.spec import Spec, decode, default_of, hints_of
 from anyformer.errors import Problem, SpecError
