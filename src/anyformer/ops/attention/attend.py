@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anyformer.core.frame import ContiguousCursor, Marks
 from anyformer.core.masks import Full, MaskRule
 from anyformer.core.module import Tap
-from anyformer.core.positions import Bias, Position
+from anyformer.core.part import Bias, Position
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
 from anyformer.ops.attention.call import AttentionCall, Keys, NewKeys, attention_weights, weighted_sum
 from anyformer.ops.attention.flex import attend_flex, prefers_flex

@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.core.frame import Frame, Memory, memory_of
 from anyformer.core.masks import Causal, Full
-from anyformer.core.positions import Heads, Position, PositionSpec
+from anyformer.core.part import Heads, Position, PositionSpec
 from anyformer.errors import SpecError
 from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 from anyformer.ops.attention.attend import Taps, attend
