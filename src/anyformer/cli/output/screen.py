@@ -138,7 +138,7 @@ def share(part: float, total: float) -> str:
 
 def store_as(file: Path, content: str | bytes, option: str) -> None:
     """Writes a page or a picture to the file that the user named with a command-line option."""
-    from anyformer.reporting.pages import store
+    from anyformer.disk import store
 
     try:
         store(file, content)

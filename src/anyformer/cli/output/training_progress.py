@@ -18,9 +18,9 @@ from rich.live import Live as LiveDisplay
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, complain
+from anyformer.core.discovery import program
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.ops.devices import kind_of_device
-from anyformer.reporting.pages import program
 from anyformer.reporting.run_report import write_report
 from anyformer.run import Run
 from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes
