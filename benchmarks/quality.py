@@ -18,10 +18,9 @@ from tests.equality.copying import copy, gpt2
 from torch import Tensor, nn
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.preparation.prepared import Loader
 from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
-from anyformer.training.loop.feed import Feed, Purpose
+from anyformer.training.loop.feed import Feed, Loader, Purpose
 from anyformer.training.loop.loss_module import autocast
 from anyformer.training.observers import validate
 from benchmarks.trainers import trainer_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import DataError
 from anyformer.run import Run

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 import torch
 
-from anyformer.data.preparation.prepared import Loader
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import METRICS, SAMPLES, step_name
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
@@ -27,7 +26,7 @@ from anyformer.objectives.objective import Predictor
 from anyformer.ops.devices import compiled_code_runs_eagerly, fork_rng
 from anyformer.training.distributed import divides, forward_only
 from anyformer.training.loop.budget import Step
-from anyformer.training.loop.feed import Feed, PreparedBatch, Purpose, derive, generator
+from anyformer.training.loop.feed import Feed, Loader, PreparedBatch, Purpose, derive, generator
 from anyformer.training.loop.loss_module import autocast
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.runs.run_folder import RunFolder

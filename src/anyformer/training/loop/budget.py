@@ -15,7 +15,7 @@ from anyformer.core import ModelSpec, Work
 from anyformer.core.costs import kept_bytes, total_cost
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.row_plan import LoaderPosition
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.errors import ResourceError, at
 from anyformer.ops.devices import available
 from anyformer.training.distributed import ALONE, World, divides

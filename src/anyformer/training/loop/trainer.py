@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.errors import TrainingError
 from anyformer.models.stack import layer_count, recompute, reconstructs
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
@@ -31,7 +31,7 @@ from anyformer.training.loop.budget import (
     smaller_micro_batch,
     step_flops,
 )
-from anyformer.training.loop.feed import Feed, PreparedBatch, Purpose, derive, generator
+from anyformer.training.loop.feed import Feed, Loader, PreparedBatch, Purpose, derive, generator
 from anyformer.training.loop.graph_capture import CapturedPasses, Factors, Passes
 from anyformer.training.loop.loss_module import (
     Execution,

@@ -19,7 +19,7 @@ from anyformer.core.fields import leaves
 from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import Extent, is_data, measure, peek, source_of, usual_tokenizer
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec

@@ -18,8 +18,8 @@ import torch
 from filelock import FileLock, Timeout
 
 import anyformer
-from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import TOKENIZER as PREPARED_TOKENIZER
+from anyformer.data.preparation.shards import Prepared
 from anyformer.disk import (
     CHAT_TEMPLATE,
     CHECKPOINTS,

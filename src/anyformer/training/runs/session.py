@@ -13,7 +13,7 @@ from typing import Any
 
 from anyformer.core import Spec
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
 from anyformer.errors import (
