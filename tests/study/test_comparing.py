@@ -29,9 +29,8 @@ from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed, Loader
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers import validate
+from anyformer.training.observers import put_back, validate
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.saving import put_back
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,8 @@ from anyformer.study.judging import KeepTrainer, judge_run
 from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer
-from anyformer.training.observers import finite
 from anyformer.training.recipes.recipe import load_recipe
-from anyformer.training.runs.run_folder import RunFolder
+from anyformer.training.runs.run_folder import RunFolder, finite
 
 TRIAL_SEED = 1_000_000
 """Offset of the seeds of learning-rate trials, so that no rate is judged on the seed that it was chosen with."""

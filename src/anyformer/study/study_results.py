@@ -20,7 +20,7 @@ from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_yardsticks import YardstickLine, stored_lines
 from anyformer.study.tuning import edge, trials_of
-from anyformer.training.observers import finite
+from anyformer.training.runs.run_folder import finite
 
 if TYPE_CHECKING:
     from anyformer.study.budget_curves import BudgetCurves

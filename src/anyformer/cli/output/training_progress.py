@@ -26,11 +26,11 @@ from anyformer.run import Run
 from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes
 from anyformer.training import Loaded, Session, Step, Watcher
 from anyformer.training.distributed import OtherRankFailed
-from anyformer.training.loop.budget import Observer, PredictedCost, budget_of
-from anyformer.training.observers import Moments, line
+from anyformer.training.loop.budget import Moments, Observer, PredictedCost, budget_of
 from anyformer.training.recipes.defaults import reasons
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import check_model, draft, name_of, provisional
+from anyformer.training.runs.run_folder import line
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 40

@@ -54,6 +54,19 @@ class Step:
 
 Observer: TypeAlias = Callable[[Step], None]
 
+
+@dataclass(frozen=True)
+class Moments:
+    """True for every n-th step and for the last one."""
+
+    every: int
+    finished: Callable[[], bool]
+    """Whether the step that was just taken is the last one."""
+
+    def __call__(self, step: Step) -> bool:
+        return self.finished() or bool(self.every and step.number % self.every == 0)
+
+
 OVERFITTING = 0.01
 """A validation loss above the lowest one by more than this fraction of it counts as over-fitting (`train.stop`)."""
 
