@@ -10,11 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 import anyformer
 from anyformer.analysis.large_models import Sized, filled, large, row
+from anyformer.core.readable_numbers import human, human_flops
 from anyformer.disk import store
 from anyformer.reporting import pages
 from anyformer.reporting.labels import label_points
 from anyformer.reporting.pages import TRAIN, drawn
-from anyformer.statistics.readable_numbers import human, human_flops
 
 TEMPLATE = "presets"
 

@@ -12,13 +12,13 @@ import anyformer
 from anyformer.core.discovery import program
 from anyformer.core.fields import leaves
 from anyformer.core.plain_data import inline
+from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.disk import CHECKPOINTS, by_step, store
 from anyformer.reporting import pages
 from anyformer.reporting.pages import VALID, Chart, Curve, svg
 from anyformer.reporting.run_facts import MEASURED, RunFacts
 from anyformer.reporting.run_files import Facts, dig, finite
 from anyformer.reporting.shrink_table import origin_sentence, shrink_table
-from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
 PAGE = "report.html"
 TEMPLATE = "run"

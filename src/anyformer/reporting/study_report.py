@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 import anyformer
 from anyformer.core.discovery import program
+from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.disk import store
 from anyformer.reporting import pages
 from anyformer.reporting.pages import Chart, svg
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
-from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.study.arm_results import ArmResult
 from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_record import registration_of, seconds_spent

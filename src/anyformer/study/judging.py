@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import DataError
 from anyformer.run import Run
-from anyformer.statistics.readable_numbers import counted
 from anyformer.training import Session, Watcher
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import put_back, tensors_of, validate

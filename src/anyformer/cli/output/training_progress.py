@@ -19,11 +19,11 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, complain
 from anyformer.core.discovery import program
+from anyformer.core.readable_numbers import clock, counted, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.ops.devices import kind_of_device
 from anyformer.reporting.run_report import write_report
 from anyformer.run import Run
-from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes
 from anyformer.training import Loaded, Session, Step, Watcher
 from anyformer.training.distributed import OtherRankFailed
 from anyformer.training.loop.budget import Moments, Observer, PredictedCost, budget_of

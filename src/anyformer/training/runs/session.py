@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from anyformer.core import Spec
+from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
@@ -28,7 +29,6 @@ from anyformer.errors import (
     memory_errors,
     of_os_error,
 )
-from anyformer.statistics.readable_numbers import counted
 from anyformer.training.distributed import World, joined
 from anyformer.training.loop.budget import OVERFITTING, Budget, Moments, Observer, Progress, budget_of
 from anyformer.training.loop.trainer import Trainer
