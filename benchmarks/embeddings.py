@@ -26,9 +26,9 @@ from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.wordpiece import WordPiece
 from anyformer.inference.embedding import embed
-from anyformer.inference.predictor import Predictor
 from anyformer.models import Block, Branch, Encoder, Stack
 from anyformer.objectives.contrastive import Contrastive
+from anyformer.objectives.objective import Predictor
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.mixers.attention import Attention

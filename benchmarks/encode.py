@@ -27,8 +27,8 @@ from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.inference.embedding import embed
-from anyformer.inference.predictor import Predictor
 from anyformer.objectives.masked_words import MaskedWords
+from anyformer.objectives.objective import Predictor
 from anyformer.training import load
 from benchmarks import corpus
 from benchmarks.harness import Bench, Case, Contender, Size, built, compare

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from anyformer.core import Model, ModelSpec, decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.byte import Byte
+from anyformer.training.loop.feed import Loader
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,10 @@ from tests.equality.copying import copy, gpt2
 from torch import Tensor, nn
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.preparation.prepared import Loader
 from anyformer.optim.optimizer import clip
 from anyformer.training import Trainer
-from anyformer.training.loop.feed import Feed
-from anyformer.training.loop.precision import Purpose, autocast
+from anyformer.training.loop.feed import Feed, Loader, Purpose
+from anyformer.training.loop.loss_module import autocast
 from anyformer.training.observers import validate
 from benchmarks.trainers import trainer_of
 

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from anyformer.core import Frame
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.training import Trainer
 from anyformer.training.loop.feed import Feed
 from anyformer.training.recipes.resolve import data_of, draft

@@ -22,10 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Loader
 from anyformer.run import train
 from anyformer.training import Trainer, Watcher
-from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.feed import Feed, Loader
 from anyformer.training.recipes.resolve import data_of, draft
 from benchmarks import nano
 from benchmarks.trainers import trainer_of

@@ -17,7 +17,7 @@ import torch
 from anyformer.core import ModelSpec, decode
 from anyformer.generation.decoding import eager_step, for_writing
 from anyformer.generation.engine import Engine, Request
-from anyformer.models.presets import preset_file
+from anyformer.training.recipes.toml_layers import preset_file
 
 PROMPT, NEW = list(range(1, 9)), 128
 CHANGES = {"small": {"vocab": 8192, "dim": 320, "stack.depth": 7}}

@@ -14,7 +14,7 @@ from anyformer.core import Frame, Work, cost
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.training import Trainer
 from anyformer.training.distributed import World
-from anyformer.training.loop.precision import autocast
+from anyformer.training.loop.loss_module import autocast
 from anyformer.training.recipes.resolve import data_of, draft, settle
 from benchmarks.clock import Run
 from benchmarks.harness import Bench, Case, Contender, Units, built, tell

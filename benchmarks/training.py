@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 from anyformer.training import Trainer
-from anyformer.training.loop.memory import estimate
+from anyformer.training.loop.budget import estimate
 from benchmarks.trainers import trainer_of
 
 SHAPE = ("model.preset=gpt2", "data.context=1024", "train.batch_tokens=65536", "data.tokenizer.size=8192")

@@ -26,7 +26,7 @@ from anyformer.evaluation.metrics.translations import translation_scores
 from anyformer.optim.optimizer import clip
 from anyformer.run import train
 from anyformer.training import Trainer
-from anyformer.training.loop.precision import autocast
+from anyformer.training.loop.loss_module import autocast
 from benchmarks.trainers import trainer_of
 
 RATES = (3e-4, 6e-4, 1e-3, 2e-3, 4e-3)

@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 import torch
 
-from anyformer.ops.compile_choice import Execution
 from anyformer.training import Trainer
 from anyformer.training.distributed import World
+from anyformer.training.loop.loss_module import Execution
 from benchmarks.trainers import trainer_of
 
 FIRST, TIMED = 6, 150

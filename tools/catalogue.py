@@ -19,10 +19,10 @@ from anyformer.core.discovery import CATALOGUE, discover, fields_digest, source_
 from anyformer.core.fields import field_help, range_of
 from anyformer.core.spec import Spec, default_of, hints_of
 from anyformer.core.stand_ins import StandIn
-from anyformer.models.presets import preset_names
 from anyformer.reporting.cost_card import CostCard
 from anyformer.reporting.installed_kinds import installed_entries, measured
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "none"}
 

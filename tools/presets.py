@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from anyformer.analysis.preset_sizes import sizes, weights
-from anyformer.models.presets import preset_file, preset_names
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_file, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/presets.md"

@@ -39,6 +39,17 @@ def write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def store(path: Path, content: str | bytes) -> Path:
+    """Writes a page or a picture atomically: a concurrent reader sees the old file or the new file."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return path
+
+
 def sync(path: Path) -> None:
     """Flushes a file, or the entries of a folder, to the disk."""
     if path.is_dir() and os.name == "nt":  # Windows cannot open a folder, and writes its entries by itself

@@ -43,9 +43,9 @@ from anyformer.inference.calibration import Calibration, calibrated
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.searching import Hit, Index, IndexedText
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.recipes.recipe import Recipe

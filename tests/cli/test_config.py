@@ -11,8 +11,9 @@ from tests.cli.shipped import FOLDER, RECIPES
 import anyformer
 from anyformer.cli.main import main
 from anyformer.core.fields import leaves
+from anyformer.core.plain_data import inline
+from anyformer.core.plain_data import toml_document as document
 from anyformer.core.schema import schema
-from anyformer.reporting.toml_text import document, inline
 from anyformer.training import Recipe, load_recipe
 
 Capture = pytest.CaptureFixture[str]

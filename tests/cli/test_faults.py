@@ -18,7 +18,7 @@ from tests.training.small import TINY, facts, text
 from anyformer.cli.main import main
 from anyformer.data.preparation import pipeline
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.training import Trainer
 
 Capture = pytest.CaptureFixture[str]

@@ -11,9 +11,9 @@ from tests.reporting.browser import browser
 from anyformer.analysis.large_models import large, sized
 from anyformer.cli.main import main
 from anyformer.data.sources.published_corpus import CORPORA
-from anyformer.models.presets import preset_names
 from anyformer.reporting.preset_report import pictures
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 Capture = pytest.CaptureFixture[str]
 

@@ -29,7 +29,7 @@ from anyformer.core import (
 )
 from anyformer.core.discovery import discover
 from anyformer.core.fields import field_hints, range_of
-from anyformer.core.positions import Heads
+from anyformer.core.part import Heads
 from anyformer.errors import SpecError
 
 Tree = dict[str, Any]

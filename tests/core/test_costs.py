@@ -32,14 +32,14 @@ from anyformer.core import (
 from anyformer.core.costs import total_cost
 from anyformer.core.fields import leaves
 from anyformer.core.masks import dense
-from anyformer.core.paths import assign
+from anyformer.core.plain_data import assign
 from anyformer.models import Block, Branch, Decoder, Encoder, Stack
-from anyformer.models.presets import preset_names
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.memory_compressed import MemoryCompressedPart
 from anyformer.parts.mixers.transformer_xl import TransformerXL
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 SMALL = {"depth": 2, "dim": 64, "heads": 4, "vocab": 97, "hidden": 48, "head_dim": 8, "width": 16, "max_len": 40}
 SMALL |= {"block": 4}  # of a mask

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anyformer.core.fields import leaves
-from anyformer.core.paths import assign, merge, parse_override, split
+from anyformer.core.plain_data import assign, merge, parse_override, split
 from anyformer.errors import SpecError
 
 TREE = {

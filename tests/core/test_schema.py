@@ -8,10 +8,9 @@ from anyformer.core import Causal, ModelSpec, PartSpec, decode
 from anyformer.core.schema import describe, family_name, schema, tables, wording
 from anyformer.errors import SpecError
 from anyformer.models import Decoder
-from anyformer.models.presets import preset_names
 from anyformer.parts.mixers.attention import Attention
 from anyformer.training import Recipe, load, load_recipe
-from anyformer.training.recipes.toml_layers import read
+from anyformer.training.recipes.toml_layers import preset_names, read
 
 SCHEMA = schema(Recipe)
 TYPES = {"integer": int, "number": int | float, "string": str, "boolean": bool, "array": list, "object": dict}

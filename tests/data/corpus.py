@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.byte import Byte
 

@@ -13,13 +13,13 @@ from anyformer.data.chat.template import (
     encode_conversation,
 )
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Loader
 from anyformer.data.sources.chat import Chat
 from anyformer.data.sources.named_source import source_of
 from anyformer.data.tokenizers.byte import Byte
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.chat import ChatAnswers
+from anyformer.training.loop.feed import Loader
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and message.role != 'system' %}<cls>system\nBe brief.<sep>\n"

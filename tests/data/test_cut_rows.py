@@ -21,13 +21,14 @@ from anyformer.data.batching.batch import Batch, framed
 from anyformer.data.batching.batch import documents as texts_of
 from anyformer.data.batching.packings.rows import cut_rows
 from anyformer.data.batching.row_plan import LoaderPosition, mix
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.objectives.next_token import next_words
 from anyformer.objectives.transformations import texts
 from anyformer.objectives.words import PARTS
 from anyformer.run import train
+from anyformer.training.loop.feed import Loader
 
 CONTEXT, BATCH = 16, 70
 

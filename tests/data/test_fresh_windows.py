@@ -10,7 +10,8 @@ from tests.data.corpus import documents, ready
 
 from anyformer.data.batching.packings.pack import Pieces
 from anyformer.data.batching.row_plan import LoaderPosition
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
+from anyformer.training.loop.feed import Loader
 
 CONTEXT = 16
 

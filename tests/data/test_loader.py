@@ -19,9 +19,10 @@ from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.batching.packings.pack import Pack
 from anyformer.data.batching.packings.packing import Arrays, PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import LoaderPosition, RowPlan
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError, WorkerError
+from anyformer.training.loop.feed import Loader
 
 CONTEXT, BATCH = 24, 160
 WHOLE = ["pack", "bucket", "pairs", "packed_pairs"]

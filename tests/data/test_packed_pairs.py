@@ -10,9 +10,10 @@ from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.packings.bucket import Bucket
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.objectives.seq2seq import Seq2Seq
+from anyformer.training.loop.feed import Loader
 
 CONTEXT, ROWS = 40, 6
 Said = list[tuple[tuple[int, ...], ...]]

@@ -16,7 +16,7 @@ from anyformer.core import decode
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import SpreadSample, utf8_bytes
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.bpe import BPE
@@ -27,6 +27,7 @@ from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.regress import Regress
 from anyformer.objectives.seq2seq import Seq2Seq
+from anyformer.training.loop.feed import Loader
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 MEASURE = """

@@ -11,7 +11,7 @@ from tests.training.small import TINY, text, tiny
 
 from anyformer.data.preparation import pipeline
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.files import lines
 from anyformer.errors import DataError
 from anyformer.run import train

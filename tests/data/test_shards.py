@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.data.corpus import documents, ready
 
-from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, NumberFile, NumberWriter
+from anyformer.data.batching.row_plan import NumberFile
+from anyformer.data.preparation.shards import MANIFEST, NumberWriter, Prepared
 from anyformer.errors import DataError
 
 

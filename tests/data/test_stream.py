@@ -12,10 +12,11 @@ from tests.data.test_loader import rows
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.packings.stream import cut_stream
 from anyformer.data.batching.row_plan import LoaderPosition
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError
 from anyformer.objectives.next_token import next_words
+from anyformer.training.loop.feed import Loader
 
 CONTEXT, BATCH, LANES = 16, 70, 4
 

@@ -11,10 +11,11 @@ from tokenizers import models, pre_tokenizers
 from anyformer.core import decode
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.pipeline import DataSpec, prepare
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.objectives.masked_words import MaskedWords
+from anyformer.training.loop.feed import Loader
 
 TEXT = "He said: unbelievable  things_2, 3.5 naïve\n\nwords!"
 WORDS = ["He", "said", ":", "unbelievable", "things_2", ",", "3", ".", "5", "naïve", "words", "!"]

@@ -16,7 +16,7 @@ from anyformer.errors import DataError
 from anyformer.evaluation.document_likelihood import document_likelihoods
 from anyformer.evaluation.metrics.documents import ContextMetrics, LanguageMetrics, PositionMetrics
 from anyformer.evaluation.metrics.metric import Job
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 
 
 @pytest.fixture(scope="module")

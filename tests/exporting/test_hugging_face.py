@@ -16,7 +16,6 @@ from anyformer.interop.counterpart import counterpart
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.sentence_modules import body_of
 from anyformer.interop.writing import write_model
-from anyformer.models.presets import preset_names
 from anyformer.parts.heads.classifier import Classifier
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.masked_words import MaskedWordsHead
@@ -26,6 +25,7 @@ from anyformer.parts.heads.token_classifier import TokenClassifier
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.first import First
 from anyformer.parts.pools.mean import Mean
+from anyformer.training.recipes.toml_layers import preset_names
 
 BATCHES = ([1], [2, 1, 2], [7, 3, 5], [LONGEST - 1])
 WORKS = [name for name in preset_names() if not refused(rows()[name].hf)]

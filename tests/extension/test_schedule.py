@@ -13,7 +13,7 @@ CODE = '''
 from dataclasses import dataclass
 
 from anyformer.core import Count
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import ScheduleSpec
 
 
 @dataclass(frozen=True, kw_only=True)

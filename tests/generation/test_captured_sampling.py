@@ -13,18 +13,16 @@ from torch.utils._pytree import tree_leaves
 
 from anyformer.generation.accelerate import captured_stepper
 from anyformer.generation.accelerate.captured_stepper import CapturedRound, CapturedRounds, CapturedStepper
-from anyformer.generation.engine import Engine, Request
+from anyformer.generation.engine import Engine, Request, compiling_decoding_pays
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Filter, Sampler
+from anyformer.generation.samplers.sampler import Filter, Sampler, SamplingStrategy
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
-from anyformer.generation.token_stream import SamplingStrategy
-from anyformer.ops.compile_choice import compiling_decoding_pays
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6], [5, 3, 5, 8, 9, 7, 9], [3, 2, 3]]
 ASKED = [Request(prompt=prompt, seed=100 + index) for index, prompt in enumerate(PROMPTS)]

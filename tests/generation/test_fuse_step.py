@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 from anyformer.core import ContiguousCursor, Frame, Model
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.accelerate.fuse_step import ONE_ROW, fuse
-from anyformer.ops import decode_linear as products
-from anyformer.ops.decode_linear import one_row
+from anyformer.ops import decode_step as products
+from anyformer.ops.decode_step import one_row
 
 pytestmark = pytest.mark.compile
 

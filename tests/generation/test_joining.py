@@ -8,11 +8,11 @@ from tests.generation.small import writer
 
 from anyformer.core import Model
 from anyformer.generation.beam.beam_search import Beam, search
+from anyformer.generation.decoding import RequestQueue
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.token_stream import RequestQueue
 
 BOLD = Sample(temperature=3.0, filters=(RepetitionPenalty(penalty=1.2),))
 REQUESTS = [Request(prompt=[3 + row, 7, 2][: 1 + row % 3], seed=row) for row in range(11)]

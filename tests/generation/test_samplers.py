@@ -16,11 +16,10 @@ from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
-from anyformer.generation.samplers.sampler import Filter, Sampler, uniform
+from anyformer.generation.samplers.sampler import Filter, Sampler, SamplingHistory, uniform
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
-from anyformer.generation.token_stream import SamplingHistory
 
 VOCAB = 37
 EVERY = [each for kind in Filter.kinds.values() for each in kind.examples()]

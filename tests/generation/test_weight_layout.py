@@ -14,7 +14,7 @@ from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
-from anyformer.ops.decode_linear import Product, one_row_loop, transposed_linear, use_decode_linears
+from anyformer.ops.decode_step import Product, one_row_loop, transposed_linear, use_decode_linears
 from anyformer.optim.optimizer import learned
 
 BOLD = Sample(temperature=4.0, filters=(RepetitionPenalty(penalty=1.1), TopK(k=20), TopP(p=0.95)))

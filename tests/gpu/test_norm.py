@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.ops.norm import layer_norm, rms_norm
-from anyformer.ops.rotation import rotate, rotate_plain
+from anyformer.ops.fused import layer_norm, rms_norm, rotate, rotate_plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

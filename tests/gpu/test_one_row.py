@@ -11,14 +11,7 @@ from torch import Tensor
 
 from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
-from anyformer.ops.decode_linear import (
-    ACTIVATIONS,
-    one_row,
-    one_row_loop,
-    prefers_transposed,
-    product,
-    supports_one_row,
-)
+from anyformer.ops.decode_step import ACTIVATIONS, one_row, one_row_loop, prefers_transposed, product, supports_one_row
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 SHAPES = [(7, 40), (1, 1), (768, 768), (768, 3072), (2304, 768), (1601, 1600), (33, 5000), (50257, 768)]

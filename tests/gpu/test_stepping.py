@@ -8,7 +8,7 @@ from tests.generation.small import SURE, stack
 
 from anyformer.generation.engine import Engine, Request
 from anyformer.models import Decoder
-from anyformer.ops.attention.decode_attention import attend_step, attend_step_loop
+from anyformer.ops.decode_step import attend_step, attend_step_loop
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention

@@ -15,9 +15,9 @@ from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 from anyformer.errors import Interrupted
 from anyformer.run import train
 from anyformer.training import Trainer
+from anyformer.training.loop.budget import estimate
 from anyformer.training.loop.graph_capture import CapturedPasses
-from anyformer.training.loop.memory import estimate
-from anyformer.training.loop.precision import LossScale
+from anyformer.training.loop.loss_module import LossScale
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 EAGER = ("train.compile=false",)

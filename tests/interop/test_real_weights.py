@@ -165,7 +165,7 @@ def anarcii_spec(depth: int, words: int) -> Any:
     values |= {f"{READ}.1.part.activation": "relu", f"{WRITE}.2.part.activation": "relu"}
     data = spec.to_dict()
     for path, value in values.items():
-        anyformer.core.paths.assign(data, path, anyformer.core.spec.plain(value))
+        anyformer.core.plain_data.assign(data, path, anyformer.core.spec.plain(value))
     return anyformer.core.decode(anyformer.core.ModelSpec, data)
 
 

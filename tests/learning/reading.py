@@ -10,12 +10,12 @@ from torch import Tensor
 from anyformer.core import Model
 from anyformer.data.batching.batch import Batch
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.objectives.objective import Objective
 from anyformer.run import Run
-from anyformer.training.loop.precision import Purpose, generator
+from anyformer.training.loop.feed import Loader, Purpose, generator
 
 
 def data_of(run: Run, cache: Path) -> Prepared:

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from tests.learning.conftest import Store
 from tests.learning.runs import lines, run
 
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.objectives.next_token import next_words
 from anyformer.run import Run
+from anyformer.training.loop.feed import Loader
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 
 CONTEXT, LANES, EARLY = 12, 32, 4

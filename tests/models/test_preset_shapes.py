@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from anyformer.core import Spec
-from anyformer.models.presets import preset_names
 from anyformer.models.single import Single
 from anyformer.models.stack import Branch
 from anyformer.parts.channels.experts import Experts
@@ -19,6 +18,7 @@ from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
 from anyformer.parts.positions.t5_bias import T5Bias
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 row = pytest.mark.row
 

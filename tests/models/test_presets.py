@@ -13,13 +13,13 @@ from tools import presets as page
 from anyformer.analysis.preset_sizes import weights
 from anyformer.core import Linear, Model, ModelSpec, Position, Work, cost, decode
 from anyformer.core.fields import leaves
-from anyformer.core.paths import assign
-from anyformer.models.presets import preset_names
+from anyformer.core.plain_data import assign
 from anyformer.models.single import Single
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.dynamic_conv import DynamicConvPart
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 every_preset = pytest.mark.parametrize("name", preset_names())
 PUBLISHED = [name for name in preset_names() if len(page.described(name)) > 1]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.ops import activations
-from anyformer.ops.decode_linear import (
+from anyformer.ops.decode_step import (
     ACTIVATIONS,
     one_row,
     one_row_loop,
@@ -35,7 +35,7 @@ def test_what_stands_around_it_is_torchs_own(norm: str, learned: int, activation
     norms = {"layer": F.layer_norm, "rms": F.rms_norm}
     row = norms[norm](x, (40,), *affine, eps=1e-3) if norm else x  # type: ignore[arg-type]
     expected = F.linear(row, weight, bias)
-    expected = residual + (activations.activation(activation)(expected) if activation else expected)
+    expected = residual + (activations.ACTIVATION_FUNCTIONS[activation](expected) if activation else expected)
     around = {"residual": residual, "norm": norm, "affine": affine, "eps": 1e-3, "activation": activation}
     torch.testing.assert_close(one_row(x, weight, bias, **around), expected, rtol=1e-4, atol=1e-5)
 

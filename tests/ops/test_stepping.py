@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from anyformer.ops.attention.decode_attention import attend_step, attend_step_loop, supports_step
+from anyformer.ops.decode_step import attend_step, attend_step_loop, supports_step
 
 
 def test_the_definition_is_the_last_row_of_causal_attention() -> None:

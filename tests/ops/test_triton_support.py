@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from anyformer.ops import devices
 from anyformer.ops.argmax import supports_argmax
-from anyformer.ops.attention.decode_attention import supports_step
+from anyformer.ops.decode_step import supports_step
 from anyformer.ops.recurrence.linear_scan import supports_linear_scan
 from anyformer.ops.recurrence.selective_scan import supports_selective_scan
 

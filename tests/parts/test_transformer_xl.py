@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Causal, Frame, Site, Work, cost, decode, initialise
-from anyformer.core.positions import PositionSpec
+from anyformer.core.part import PositionSpec
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.inits.normal import NormalInit

@@ -9,9 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from anyformer.drawing import charts
-from anyformer.drawing.charts import Chart, Curve
-from anyformer.drawing.labels import label_points
+from anyformer.reporting import pages as charts
+from anyformer.reporting.labels import label_points
+from anyformer.reporting.pages import Chart, Curve
 
 
 def test_names_of_close_points_do_not_overlap() -> None:

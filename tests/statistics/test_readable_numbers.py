@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes, human_flops, spelled
+from anyformer.core.readable_numbers import clock, counted, human, human_bytes, human_flops, spelled
 
 
 @pytest.mark.parametrize(

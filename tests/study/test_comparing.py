@@ -16,7 +16,6 @@ from tests.training.test_resume import in_child, killed_at
 
 from anyformer.core import Work
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Loader
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.run import Run
 from anyformer.study import Results, compare
@@ -28,11 +27,10 @@ from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_results import rows
 from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
-from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.feed import Feed, Loader
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers import validate
+from anyformer.training.observers import put_back, validate
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.saving import put_back
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from anyformer.core import ModelSpec, decode
 from anyformer.core.discovery import catalogue
-from anyformer.core.paths import assign
+from anyformer.core.plain_data import assign
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.benchmark_formats import SUPERGLUE
 from anyformer.data.tokenizers.unigram import Unigram

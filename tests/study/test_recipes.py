@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from anyformer.core import PartSpec
+from anyformer.core.readable_numbers import spelled
 from anyformer.models.single import stacks_of
 from anyformer.parts.channels.experts import Experts
 from anyformer.parts.combine.step_embedding import StepEmbedding
-from anyformer.statistics.readable_numbers import spelled
 from anyformer.study.planning import fit, measure_of
 from anyformer.study.study import read_study
 from anyformer.training.recipes.recipe import decode_recipe

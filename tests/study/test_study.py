@@ -5,7 +5,7 @@ import pytest
 from anyformer.errors import SpecError
 from anyformer.study.arms import arm_names
 from anyformer.study.study import read_study
-from anyformer.training.loop.memory import estimate
+from anyformer.training.loop.budget import estimate
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import provisional
 

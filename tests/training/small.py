@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.run import Run, train
-from anyformer.training.observers import TIMES
+from anyformer.training.runs.run_folder import TIMES
 
 SENTENCES = [f"the {animal} {verb} over the {thing} number {n}" for n, (animal, verb, thing) in enumerate(
     [(a, v, t) for a in ("cat", "dog", "fox", "crow") for v in ("jumps", "runs", "looks") for t in ("wall", "lake")] * 8

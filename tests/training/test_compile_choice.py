@@ -9,9 +9,9 @@ from tests.training.small import TINY, text
 from tests.training.test_trainer import trainer_of
 
 from anyformer.errors import Interrupted
-from anyformer.ops.compile_choice import Execution, Updates, execution_of
 from anyformer.run import train
 from anyformer.training import Trainer
+from anyformer.training.loop.loss_module import Execution, Updates, execution_of
 from anyformer.training.runs.session import Session, Watcher
 
 TEXT = Updates(steps=1000, flops=150_000_000_000, layers=6, one_shape=True, recordable=True)

@@ -16,14 +16,13 @@ from tests.training.test_trainer import trainer_of
 
 from anyformer.core import decode
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Loader
 from anyformer.data.record import Record
 from anyformer.models import Decoder
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
 from anyformer.training import Trainer
 from anyformer.training.distributed import World
-from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.feed import Feed, Loader
 from anyformer.training.loop.loss_module import LossModule, runs_as_graphs
 from anyformer.training.observers import validate
 from anyformer.training.recipes.resolve import data_of, draft, settle

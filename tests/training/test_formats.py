@@ -20,7 +20,7 @@ from anyformer.reporting.run_facts import RunFacts
 from anyformer.reporting.run_files import RunFiles
 from anyformer.training import load
 from anyformer.training.loop.budget import Progress, Step
-from anyformer.training.observers import line
+from anyformer.training.runs.run_folder import line
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, decode
 from anyformer.data.batching.batch import Batch, bounded
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import Record
 from anyformer.errors import DataError, SpecError
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.words import read_pair
-from anyformer.training.loop.feed import Feed
+from anyformer.training.loop.feed import Feed, Loader
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import refuse_packed
 

@@ -7,9 +7,9 @@ import pytest
 
 import anyformer
 from anyformer.errors import SpecError
-from anyformer.models.presets import preset_file, preset_names
 from anyformer.parts.channels.mlp import MLP
 from anyformer.training import Recipe, load, load_recipe
+from anyformer.training.recipes.toml_layers import preset_file, preset_names
 
 HEADS = "model.stack.blocks.layer.branches.0.part.heads"
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from tests.training.small import facts, tiny
 
-from anyformer.training.loop.budget import Step
-from anyformer.training.observers import Moments, Sampling, Sinks, TensorBoard
+from anyformer.training.loop.budget import Moments, Step
+from anyformer.training.observers import Sampling
 from anyformer.training.runs import session
-from anyformer.training.runs.run_folder import RunFolder
+from anyformer.training.runs.run_folder import RunFolder, Sinks, TensorBoard
 
 END = Step(number=2, loss=1.0, lr=0.1, gradient_norm=1.0, tokens=8, epoch=0, wall_s=1.0, tokens_per_s=8.0)
 

@@ -16,12 +16,14 @@ from anyformer.analysis.families import ATTENTION, FEED_FORWARD, residual
 from anyformer.core import Frame, Linear
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.errors import ResourceError, SpecError, TrainingError
+from anyformer.models.stack import recompute
 from anyformer.ops.devices import has_bf16
 from anyformer.run import Run, train
 from anyformer.training import Session, Step, Trainer, Watcher
 from anyformer.training.distributed import World
-from anyformer.training.loop.memory import available, recompute, smaller
-from anyformer.training.loop.precision import LossScale, resolve_precision
+from anyformer.training.loop.budget import available
+from anyformer.training.loop.budget import smaller_micro_batch as smaller
+from anyformer.training.loop.loss_module import LossScale, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
 
 STILL = (f"{LAYER}.0.dropout=0.0",)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.core.discovery import catalogue
+from anyformer.core.readable_numbers import human
 from anyformer.statistics.laws import training_flops
-from anyformer.statistics.readable_numbers import human
 
 PUBLISHED = Path(__file__).with_name("large_models.csv")
 Row = dict[str, str]

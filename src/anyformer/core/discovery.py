@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import json
 import pkgutil
+import shlex
 import sys
 import warnings
 from collections.abc import Mapping
@@ -116,3 +117,10 @@ def import_file(path: str | Path) -> None:
 def imported_files() -> tuple[str, ...]:
     """The files imported by `import_file`, for worker processes that must import them too."""
     return tuple(map(str, _IMPORTED))
+
+
+def program() -> str:
+    """The name of the program in a suggested command, with the `--import` options of this process."""
+    here, files = Path.cwd(), map(Path, imported_files())
+    shown = [file.relative_to(here) if file.is_relative_to(here) else file for file in files]
+    return " ".join(["anyformer", *(f"--import {shlex.quote(str(file))}" for file in shown)])

@@ -1,19 +1,175 @@
-"""The base of every model: the methods and facts that training, decoding and the cost card use."""
+"""The base of every model, with the methods and facts that training, decoding and the cost card use, and the bases of
+its two ends: the embedding and the head."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anyformer.core.clusters import Cluster
 from anyformer.core.frame import Frame, Memory, State
-from anyformer.core.module import InitSpec, Module, initialise
-from anyformer.core.part import Head, HeadSpec, Out
+from anyformer.core.module import Borrowed, InitSpec, Module, Site, initialise
+from anyformer.core.part import Out
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
+
+
+class Embedding(Module):
+    """Token ids -> vectors, and hidden states -> logits if a head is tied to it."""
+
+    width: int
+    """Width of its vectors. Positions, types and the entry norm act at this width, then `lift` projects to dim."""
+    reads_neighbours: bool = False
+    """True: the vector of a token depends on other tokens too, so a decoder that gets them one by one cannot use it."""
+
+    def forward(self, tokens: Int[Tensor, "b t"], frame: Frame = Frame()) -> Float[Tensor, "b t w"]:
+        raise NotImplementedError
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def lift(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t d"]:
+        """Projects from the embedding width to the model width."""
+        return x
+
+    def scores(self, h: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
+        """Logits of hidden states against every token: the output of a tied head."""
+        return self.table_scores(self.lower(h))
+
+    def score_flops(self, tokens: int) -> int:
+        """FLOPs of `scores` that go through no `Linear`."""
+        return self.table_flops(tokens)
+
+    def table_scores(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t v"]:
+        """Logits of vectors of the embedding width, for a head that projects to that width itself."""
+        raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
+
+    def table_flops(self, tokens: int) -> int:
+        """FLOPs of `table_scores` that go through no `Linear`."""
+        raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
+
+    def table(self) -> Float[Tensor, "v w"] | None:
+        """The matrix that `table_scores` multiplies with, for a loss in chunks; None if there is no single one."""
+        return None
+
+    def clusters(self) -> Sequence[Cluster]:
+        """Clusters of words with a table each, for a head that scores them one by one; empty if there are none."""
+        return ()
+
+    def lower(self, h: Float[Tensor, "*n d"]) -> Float[Tensor, "*n w"]:
+        """Projects from the model width to the embedding width, as `scores` does before the table."""
+        return h
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSpec(Spec):
+    """How token ids become vectors."""
+
+    def build(self, site: Site, vocab: int) -> Embedding:
+        raise NotImplementedError
+
+
+class LogitProduct(NamedTuple):
+    """Logits that are x table^T + bias."""
+
+    x: Float[Tensor, "*n w"]
+    table: Float[Tensor, "v w"]
+    bias: Float[Tensor, " v"] | None = None
+
+
+class Head(Module):
+    """Hidden states -> the output of the model, usually logits."""
+
+    def forward(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b ..."]:
+        raise NotImplementedError
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def named(self, name: str) -> "Head":
+        """One of several heads by its name; the head itself if it is the only one."""
+        return self
+
+    def word_vectors(self) -> Float[Tensor, "v d"]:
+        """The matrix W of scores h W^T, of a head whose spec has `own_vectors`."""
+        raise NotImplementedError
+
+    def product(self, h: Float[Tensor, "*n d"]) -> LogitProduct | None:
+        """The matrices whose product is the logits, for a loss in chunks; None if the logits are no such product."""
+        return None
+
+    def pooled(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b d"] | None:
+        """The vector of each sequence, before any classes; None if the head does not pool."""
+        return None
+
+    def loss(
+        self,
+        h: Float[Tensor, "b t d"],
+        frame: Frame,
+        targets: Int[Tensor, "b ..."],
+        weight: Float[Tensor, "b ..."],
+        smoothing: float = 0.0,
+        z: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """The weighted sum of cross-entropies with label smoothing, plus z lse^2. All logits at once; heads over a
+        vocabulary do it in chunks."""
+        logits = self(h, frame).flatten(0, -2).float()
+        losses = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
+        losses = losses + z * logits.logsumexp(-1).square() if z else losses
+        return (losses * weight.flatten()).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSpec(Spec):
+    """What follows the last layer."""
+
+    scores_words: ClassVar[bool] = False
+    """True if the output is a score for every token of the vocabulary."""
+    chunked_loss: ClassVar[bool] = False
+    """True if the backward pass of `Head.forward` needs all scores, but that of `Head.loss` only those of a chunk."""
+    own_vectors: ClassVar[bool] = False
+    """True if these scores are products with a matrix that belongs to the head: `Head.word_vectors`."""
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Names of the views that `named` returns: heads side by side, or directions of one head."""
+        return ()
+
+    @property
+    def outcomes(self) -> int | None:
+        """Number of classes that are scored for each sequence (if the head `pools`) or token; None without classes."""
+        return None
+
+    @property
+    def has_probabilities(self) -> bool:
+        """True if a softmax over the output is a distribution over words or classes."""
+        return self.scores_words
+
+    def named(self, name: str) -> "HeadSpec":
+        """One of several heads by its name; the head itself if there is none of that name."""
+        return self
+
+    @property
+    def tied(self) -> bool:
+        """True: multiplies with the embedding's table, so the input must be as wide as the stream."""
+        return False
+
+    @property
+    def pools(self) -> bool:
+        """True: gives one output per sequence instead of one per token."""
+        return False
+
+    def classifier(self, classes: int, dim: int) -> "HeadSpec | None":
+        """A head that scores classes from the vector of this one and shares its weights; None if it gives no vector."""
+        return None
+
+    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> Head:
+        raise NotImplementedError
 
 
 class Model(Module):

@@ -1,19 +1,20 @@
-"""Base classes of the slots of a model: parts, norms, joins, embeddings, pools and heads."""
+"""Base classes of the slots inside a model: parts, norms, joins, pools and position schemes.
 
-from collections.abc import Mapping, Sequence
+A position scheme acts on token vectors, queries and keys, scores, or values; hooks not implemented are identities.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.core.clusters import Cluster
-from anyformer.core.frame import Frame, Memory, State
-from anyformer.core.module import Borrowed, Module, Site, Source, Widths
+from anyformer.core.frame import Frame, Marks, Memory, State
+from anyformer.core.module import Call, Module, Site, Source, Widths
 from anyformer.core.spec import Spec
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, at
 
 EMPTY: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -189,61 +190,6 @@ class JoinSpec(Spec):
         raise NotImplementedError
 
 
-class Embedding(Module):
-    """Token ids -> vectors, and hidden states -> logits if a head is tied to it."""
-
-    width: int
-    """Width of its vectors. Positions, types and the entry norm act at this width, then `lift` projects to dim."""
-    reads_neighbours: bool = False
-    """True: the vector of a token depends on other tokens too, so a decoder that gets them one by one cannot use it."""
-
-    def forward(self, tokens: Int[Tensor, "b t"], frame: Frame = Frame()) -> Float[Tensor, "b t w"]:
-        raise NotImplementedError
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-    def lift(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t d"]:
-        """Projects from the embedding width to the model width."""
-        return x
-
-    def scores(self, h: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
-        """Logits of hidden states against every token: the output of a tied head."""
-        return self.table_scores(self.lower(h))
-
-    def score_flops(self, tokens: int) -> int:
-        """FLOPs of `scores` that go through no `Linear`."""
-        return self.table_flops(tokens)
-
-    def table_scores(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t v"]:
-        """Logits of vectors of the embedding width, for a head that projects to that width itself."""
-        raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
-
-    def table_flops(self, tokens: int) -> int:
-        """FLOPs of `table_scores` that go through no `Linear`."""
-        raise SpecError("this embedding has no single table to score against; `plain` and `factorized` have one.")
-
-    def table(self) -> Float[Tensor, "v w"] | None:
-        """The matrix that `table_scores` multiplies with, for a loss in chunks; None if there is no single one."""
-        return None
-
-    def clusters(self) -> Sequence[Cluster]:
-        """Clusters of words with a table each, for a head that scores them one by one; empty if there are none."""
-        return ()
-
-    def lower(self, h: Float[Tensor, "*n d"]) -> Float[Tensor, "*n w"]:
-        """Projects from the model width to the embedding width, as `scores` does before the table."""
-        return h
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingSpec(Spec):
-    """How token ids become vectors."""
-
-    def build(self, site: Site, vocab: int) -> Embedding:
-        raise NotImplementedError
-
-
 class Pool(Module):
     """Hidden states of a sequence -> one vector."""
 
@@ -262,99 +208,118 @@ class PoolSpec(Spec):
         raise NotImplementedError
 
 
-class LogitProduct(NamedTuple):
-    """Logits that are x table^T + bias."""
-
-    x: Float[Tensor, "*n w"]
-    table: Float[Tensor, "v w"]
-    bias: Float[Tensor, " v"] | None = None
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""FlexAttention's (score, b, h, q, k) -> score, over indices into the call's tokens."""
 
 
-class Head(Module):
-    """Hidden states -> the output of the model, usually logits."""
+class Heads(NamedTuple):
+    """Number, width and scale of the heads that a scheme acts on; an embedding is one head as wide as the model."""
 
-    def forward(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b ..."]:
-        raise NotImplementedError
+    number: int
+    channels: int
+    scale: float = 1.0
+    key_heads: int | None = None
+    """Number of key/value heads, if queries share them; otherwise None."""
 
-    if TYPE_CHECKING:
-        __call__ = forward
 
-    def named(self, name: str) -> "Head":
-        """One of several heads by its name; the head itself if it is the only one."""
-        return self
+class Bias(NamedTuple):
+    """A term added to the scaled scores: as a dense tensor, and element by element for FlexAttention."""
 
-    def word_vectors(self) -> Float[Tensor, "v d"]:
-        """The matrix W of scores h W^T, of a head whose spec has `own_vectors`."""
-        raise NotImplementedError
+    dense: Callable[[], Float[Tensor, "#b h t s"]]
+    score_mod: ScoreMod
 
-    def product(self, h: Float[Tensor, "*n d"]) -> LogitProduct | None:
-        """The matrices whose product is the logits, for a loss in chunks; None if the logits are no such product."""
+
+class Position(Module):
+    """A position scheme, built by a `PositionSpec`. The base class is the scheme without positions."""
+
+    longest: int | None = None
+    """Number of positions that it has a vector for; None: no limit."""
+    rotates: ClassVar[bool] = False
+    """True: `rotate` is implemented, so that queries and keys are no longer slices of one projection."""
+    has_bias: ClassVar[bool] = False
+    """True: `bias` is implemented."""
+    has_values: ClassVar[bool] = False
+    """True: `values` is implemented, so that attention must make its weights explicit."""
+    per_head: ClassVar[bool] = True
+    """False: all heads get the same positions and nothing is learned, so that a rank can have some of the heads."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.rotates = cls.rotate is not Position.rotate
+        cls.has_bias = cls.bias is not Position.bias
+        cls.has_values = cls.values is not Position.values
+
+    def embed(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
+        """Token vectors with their positions, before the first layer."""
+        return x
+
+    def rotate(self, x: Float[Tensor, "b t h c"], positions: Int[Tensor, "#b t"]) -> Float[Tensor, "b t h c"]:
+        """Queries or keys with their positions."""
+        return x
+
+    def bias(
+        self, q: Float[Tensor, "b t h c"], k: Float[Tensor, "b s g c"], q_marks: Marks, k_marks: Marks
+    ) -> Bias | None:
+        """A term added to the scaled scores. Marks are [b t] and [b s]."""
         return None
 
-    def pooled(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b d"] | None:
-        """The vector of each sequence, before any classes; None if the head does not pool."""
+    def values(
+        self, weights: Float[Tensor, "b h t s"], q_marks: Marks, k_marks: Marks
+    ) -> Float[Tensor, "b t h c"] | None:
+        """A term added to the weighted sum of values; None: no such term."""
         return None
 
-    def loss(
-        self,
-        h: Float[Tensor, "b t d"],
-        frame: Frame,
-        targets: Int[Tensor, "b ..."],
-        weight: Float[Tensor, "b ..."],
-        smoothing: float = 0.0,
-        z: float = 0.0,
-    ) -> Float[Tensor, ""]:
-        """The weighted sum of cross-entropies with label smoothing, plus z lse^2. All logits at once; heads over a
-        vocabulary do it in chunks."""
-        logits = self(h, frame).flatten(0, -2).float()
-        losses = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
-        losses = losses + z * logits.logsumexp(-1).square() if z else losses
-        return (losses * weight.flatten()).sum()
+    def check_length(self, max_len: int) -> None:
+        """Raises SpecError if max_len tokens would need more positions than there are."""
+        if self.longest is not None and max_len > self.longest:
+            raise SpecError(f"{max_len} tokens do not fit the {self.longest} learned positions; raise max_len.")
+
+    @classmethod
+    def enters(cls) -> bool:
+        """True: it acts on token vectors, so it belongs before a stack."""
+        return cls.embed is not Position.embed
+
+    @classmethod
+    def acts_inside(cls) -> bool:
+        """True: it acts on queries, keys, scores or values, so it belongs inside attention."""
+        return cls.rotates or cls.has_bias or cls.has_values
+
+    def head_flops(self, call: Call, keys: int) -> tuple[int, int]:
+        """FLOPs (forward, backward) of `bias` and `values` in one attention call over `keys` keys."""
+        return 0, 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadSpec(Spec):
-    """What follows the last layer."""
+class PositionSpec(Spec):
+    """How positions enter a model."""
 
-    scores_words: ClassVar[bool] = False
-    """True if the output is a score for every token of the vocabulary."""
-    chunked_loss: ClassVar[bool] = False
-    """True if the backward pass of `Head.forward` needs all scores, but that of `Head.loss` only those of a chunk."""
-    own_vectors: ClassVar[bool] = False
-    """True if these scores are products with a matrix that belongs to the head: `Head.word_vectors`."""
+    def sizes(self, site: Site) -> Mapping[str, Any]:
+        """The fields that follow from the place if they are left out, with their values there."""
+        return {}
 
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Names of the views that `named` returns: heads side by side, or directions of one head."""
-        return ()
-
-    @property
-    def outcomes(self) -> int | None:
-        """Number of classes that are scored for each sequence (if the head `pools`) or token; None without classes."""
-        return None
-
-    @property
-    def has_probabilities(self) -> bool:
-        """True if a softmax over the output is a distribution over words or classes."""
-        return self.scores_words
-
-    def named(self, name: str) -> "HeadSpec":
-        """One of several heads by its name; the head itself if there is none of that name."""
-        return self
-
-    @property
-    def tied(self) -> bool:
-        """True: multiplies with the embedding's table, so the input must be as wide as the stream."""
-        return False
-
-    @property
-    def pools(self) -> bool:
-        """True: gives one output per sequence instead of one per token."""
-        return False
-
-    def classifier(self, classes: int, dim: int) -> "HeadSpec | None":
-        """A head that scores classes from the vector of this one and shares its weights; None if it gives no vector."""
-        return None
-
-    def build(self, site: Site, embedding: Borrowed[Embedding], vocab: int) -> Head:
+    def build(self, site: Site, heads: Heads) -> Position:
         raise NotImplementedError
+
+    def build_inside(self, site: Site, heads: Heads) -> Position:
+        """The scheme, for attention; raises SpecError if it acts on token vectors alone."""
+        with at("position"):
+            position = self.build(site, heads)
+            if position.enters() and not position.acts_inside():
+                raise SpecError(f"{self.kind} acts on token vectors: make it the position of the model.")
+        return position
+
+    def build_for_scores(self, site: Site, heads: Heads) -> Position:
+        """The scheme, for attention to past inputs; raises SpecError if it does not act on scores alone."""
+        with at("position"):
+            position = self.build(site, heads)
+            if not position.acts_inside() or position.has_values:
+                raise SpecError(f"{self.kind} does not act on scores. Use xl, rope, alibi or t5_bias.")
+        return position
+
+    def build_vectors(self, site: Site, heads: Heads) -> Position:
+        """The scheme, for parts that need its position vectors; raises SpecError if it has none."""
+        with at("position"):
+            position = self.build(site, heads)
+            if not position.enters():
+                raise SpecError(f"{self.kind} has no position vectors. Use sinusoidal, learned or concatenate.")
+        return position

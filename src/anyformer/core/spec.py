@@ -24,7 +24,7 @@ from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import import_kind
 from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, shown, strict_converter
-from anyformer.core.paths import assign
+from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
 
 S = TypeVar("S", bound="Spec")

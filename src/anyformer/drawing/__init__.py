@@ -1,1 +1,1 @@
-"""Figures, charts and diagrams as SVG or PNG."""
+"""Figures and diagrams as SVG or PNG."""

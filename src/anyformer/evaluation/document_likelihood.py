@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from anyformer.core import Frame
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 from anyformer.objectives.words import WORDS
 from anyformer.statistics.intervals import Floats
 

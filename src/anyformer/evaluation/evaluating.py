@@ -16,9 +16,8 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import DataError, SpecError
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score
-from anyformer.inference.predictor import Predictor
 from anyformer.objectives.chat import ChatAnswers
-from anyformer.objectives.objective import Objective
+from anyformer.objectives.objective import Objective, Predictor
 
 TOGETHER = 256
 """Texts that are tokenised in one call."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import DEFAULT_MAX_NEW, GenerationConfig
 from anyformer.interop.reading import read_json
 from anyformer.interop.writing import TEMPLATE, TEXT, TOKENIZER_CONFIG, TextSettings
+from anyformer.objectives.objective import Predictor
 from anyformer.run import Run
 
 

@@ -1,4 +1,5 @@
-"""Decoding step by step: the rows of a batch, the strategy that chooses their tokens, and the stepper that runs both.
+"""Decoding step by step: the rows of a batch, the strategy that chooses their tokens, the stepper that runs both, and
+the loop that yields the tokens of each request until it stops, while waiting requests take free places.
 
     history, rows of the state --select, join--> ... --advance: k times (model call, choice)--> history
 
@@ -7,9 +8,10 @@ steps at a time in a CUDA graph (`accelerate.captured_stepper`). A *place* is a 
 search.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from anyformer.core import AlignedCursor, ContiguousCursor, Frame, Model, State, reorder
-from anyformer.ops.decode_linear import lay_out
+from anyformer.ops.decode_step import lay_out
 from anyformer.ops.devices import on_gpu, synchronizer
 
 STEPS = 8
@@ -248,3 +250,91 @@ def first_choice(strategy: Strategy[History], decoding: Decoding, history: Histo
 def place_count(history: object) -> int:
     """How many places a history has."""
     return int(tree_leaves(history)[0].shape[0])
+
+
+Finish = Literal["stop", "length"]
+Watch = Callable[[int, Sequence[int]], bool]
+"""(request, its new tokens) -> True if the request shall stop. Called before the tokens are yielded."""
+
+
+class Chunk(NamedTuple):
+    """The next tokens of a request."""
+
+    row: int
+    """Index of the request."""
+    tokens: tuple[int, ...]
+    finish: Finish | None = None
+    """Why the request ended; None: more tokens follow."""
+
+    def cut(self, left: int, stop: frozenset[int]) -> "Chunk":
+        """The chunk up to the first stopping token, and with at most `left` tokens."""
+        for index, token in enumerate(self.tokens[:left]):
+            if token in stop:
+                return Chunk(self.row, self.tokens[:index], "stop")
+        return Chunk(self.row, self.tokens[:left], "length" if len(self.tokens) >= left else None)
+
+
+class RequestQueue:
+    """Requests that wait for a place in the batch.
+
+    `rooms`: request -> positions that its state needs, in the order of service. `mixes`: whether requests may join a
+    batch that is being decoded, which needs states of one shape.
+    """
+
+    def __init__(self, rooms: Mapping[int, int], size: int, *, mixes: bool):
+        self._rooms, self._waiting, self._size, self._mixes = rooms, deque(rooms), size, mixes
+        self.room = 0
+        """Positions of the states in the batch."""
+
+    @property
+    def joins(self) -> bool:
+        """True if the next request may join the batch that is being decoded."""
+        return self._mixes and bool(self._waiting) and self._rooms[self._waiting[0]] <= self.room
+
+    def take(self, live: int) -> list[int]:
+        """The next requests, if the batch is empty, or half empty and open to them."""
+        if not live:
+            rows = [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
+            self.room = max((self._rooms[row] for row in rows), default=0)
+            return rows
+        rows = []
+        while self.joins and 2 * live <= self._size and live + len(rows) < self._size:
+            rows.append(self._waiting.popleft())
+        return rows
+
+
+def stream_tokens(
+    stepper: Stepper[History],
+    queue: RequestQueue,
+    prefill: Callable[[Sequence[int]], tuple[Decoding, History]],
+    limits: Mapping[int, int],
+    stop: frozenset[int],
+    watch: Watch | None,
+) -> Iterator[Chunk]:
+    """Tokens of all requests of the queue. `limits`: the most tokens of each request."""
+    left, places = dict(limits), dict[int, int]()
+    while True:
+        joining = queue.take(len(places))
+        if joining:
+            columns = stepper.join(list(places.values()), *prefill(joining)).read()
+            going = list(places)
+            places = {row: place for place, row in enumerate([*places, *joining])}
+            reading = {row: column for column, row in enumerate(joining)}
+        elif places:
+            fewest = 1 if queue.joins else min(left[row] for row in places)
+            columns, going, reading = stepper.advance(fewest).read(), [], places
+        else:
+            return
+        for row, column in reading.items():
+            chunk = Chunk(row, tuple(step[column] for step in columns)).cut(left[row], stop)
+            if watch is not None and watch(row, chunk.tokens):
+                chunk = chunk._replace(finish="stop")
+            left[row] -= len(chunk.tokens)
+            if chunk.finish is None:
+                going.append(row)
+            yield chunk
+        if going:
+            places = dict(zip(going, stepper.select([places[row] for row in going]), strict=True))
+        else:
+            stepper.close()
+            places = {}

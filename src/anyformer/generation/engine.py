@@ -19,20 +19,23 @@ from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, Ragge
 from anyformer.errors import DataError, Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.accelerate.cpu_trace import traced_step
-from anyformer.generation.decoding import STEPS, Decoding, EagerStepper, History, Stepper, Strategy, for_writing
-from anyformer.generation.samplers.greedy import Greedy
-from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.token_stream import (
+from anyformer.generation.decoding import (
+    STEPS,
     Chunk,
+    Decoding,
+    EagerStepper,
     Finish,
+    History,
     RequestQueue,
-    SamplingHistory,
-    SamplingStrategy,
+    Stepper,
+    Strategy,
     Watch,
+    for_writing,
     stream_tokens,
 )
+from anyformer.generation.samplers.greedy import Greedy
+from anyformer.generation.samplers.sampler import Sampler, SamplingHistory, SamplingStrategy
 from anyformer.models.stack import layer_count
-from anyformer.ops.compile_choice import compiling_decoding_pays
 from anyformer.ops.devices import on_gpu
 
 _ROOM_STEP, _SOURCE_STEP = 64, 32
@@ -40,6 +43,13 @@ _ROOM_STEP, _SOURCE_STEP = 64, 32
 to trace or to capture."""
 _BATCH, _GPU_BATCH = 64, 512
 """Rows at a time: a GPU reads the weights once a step, for few rows as for many."""
+DECODE_COMPILE_S = 4.0, 0.65
+"""Seconds to compile a decoding step of one batch size: fixed, and for each layer."""
+DECODE_GAIN_S = 1.5e-5
+"""Seconds that compiling saves in each layer of a decoding step that is replayed as a CUDA graph. Measured on one
+NVIDIA H200 with torch 2.11 (docs/experiments.md, "When compiling pays")."""
+BATCH_SIZES = 3
+"""Batch sizes of a call: batches shrink as rows finish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,3 +311,8 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int =
     longest = -(-max(map(len, rows)) // multiple) * multiple
     tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
     return tokens, torch.tensor([len(row) for row in rows], device=device)
+
+
+def compiling_decoding_pays(steps: int, layers: int) -> bool:
+    """True if a call of this many decoding steps in CUDA graphs takes longer than with compiled ones."""
+    return steps * layers * DECODE_GAIN_S > BATCH_SIZES * (DECODE_COMPILE_S[0] + DECODE_COMPILE_S[1] * layers)

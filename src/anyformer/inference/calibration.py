@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyformer.data.record import Record
 from anyformer.inference.classifying import predict, scores_classes
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 
 FEWEST, MOST = 50, 2000
 """Texts that are needed to calibrate, and texts that are enough."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from anyformer.data.record import Record
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.record_batches import RecordBatch, record_batches
+from anyformer.objectives.objective import Predictor
 
 
 @dataclass(frozen=True)

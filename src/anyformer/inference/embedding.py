@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 from anyformer.ops.devices import on_gpu, synchronizer, to_device
 
 OnProgress: TypeAlias = Callable[[int], None]

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from anyformer.data.tokenizers.vocabulary import LETTER, SPACE
 from anyformer.errors import SpecError
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import TextGenerator
-from anyformer.objectives.objective import TrainedModel
+from anyformer.objectives.objective import Predictor, TrainedModel
 
 MASK = "<mask>"
 WINDOW = 512

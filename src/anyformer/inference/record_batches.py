@@ -15,7 +15,7 @@ from anyformer.data.batching.batch import Batch, RowLabels
 from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEncoder
 from anyformer.data.record import Record
 from anyformer.errors import DataError
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 
 WINDOW, TOKENS = 1024, 8192
 """Records that are sorted by length together; tokens of a batch at most, padding included."""

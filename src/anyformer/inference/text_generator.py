@@ -16,14 +16,12 @@ from anyformer.core import Frame, Head, HeadView
 from anyformer.data.batching.row_plan import mix
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam, search
-from anyformer.generation.decoding import for_writing
+from anyformer.generation.decoding import Chunk, Finish, for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.sampler import Sampler
-from anyformer.generation.token_stream import Chunk, Finish
-from anyformer.inference.predictor import Predictor
-from anyformer.objectives.objective import Verb
+from anyformer.objectives.objective import Predictor, Verb
 from anyformer.ops.devices import on_gpu
 
 TEMPERATURE = 0.8

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from anyformer.core import ModelSpec, decode
-from anyformer.core.paths import assign, split
+from anyformer.core.plain_data import assign, split
 from anyformer.core.spec import plain
 from anyformer.errors import Problem, SpecError
 from anyformer.interop import families

@@ -8,7 +8,7 @@ from typing import Any
 
 from anyformer.core import ModelSpec, PartSpec, PositionSpec, Site
 from anyformer.core.fields import leaves
-from anyformer.core.paths import assign, split
+from anyformer.core.plain_data import assign, split
 from anyformer.models.single import Single
 
 LAYER = "layer"

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from anyformer.core.fields import Count, Range
 from anyformer.core.frame import Frame
-from anyformer.core.part import EMPTY, HeadSpec, Out, add_losses
+from anyformer.core.model import HeadSpec
+from anyformer.core.part import EMPTY, Out, add_losses
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from anyformer.core.model import Model, ModelSpec, StackFacts
+from anyformer.core.model import HeadSpec, Model, ModelSpec, StackFacts
 from anyformer.core.module import InitSpec
-from anyformer.core.part import HeadSpec, PartSpec
+from anyformer.core.part import PartSpec
 from anyformer.core.spec import kind_of
 from anyformer.errors import SpecError
 from anyformer.models.decoder import Decoder

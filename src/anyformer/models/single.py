@@ -13,10 +13,9 @@ from torch import Tensor
 
 from anyformer.core.fields import Amount, Chance, Count, Range
 from anyformer.core.frame import Frame, Memory, StackPlace, State
-from anyformer.core.model import Model, ModelSpec, StackFacts
+from anyformer.core.model import Embedding, EmbeddingSpec, Head, HeadSpec, Model, ModelSpec, StackFacts
 from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
-from anyformer.core.part import Embedding, EmbeddingSpec, Head, HeadSpec, NormSpec, Out, Part, PartSpec
-from anyformer.core.positions import Heads, Position, PositionSpec
+from anyformer.core.part import Heads, NormSpec, Out, Part, PartSpec, Position, PositionSpec
 from anyformer.errors import SpecError, at
 from anyformer.models.exits import Exits, leave_early
 from anyformer.models.stack import Stack

@@ -5,6 +5,7 @@ A block is a list of residual branches; there are no block classes.
 pre: x' = join(x, part(norm(x)))      post: x' = norm(join(x, part(x)))      sandwich: x' = join(x, norm(part(norm(x))))
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -307,3 +308,31 @@ def layer_count(model: nn.Module) -> int:
 def reconstructs(model: nn.Module) -> bool:
     """True if a stack of the model is reversible: its backward pass runs branches again, with their random numbers."""
     return any(module.reversible for module in model.modules() if isinstance(module, StackModule))
+
+
+RecomputedLayers = str | tuple[int, ...]
+"""The values of `train.recompute`: none, blocks, sqrt, or the numbers of some layers."""
+
+
+def recompute(model: nn.Module, choice: RecomputedLayers) -> None:
+    """Turns on activation checkpointing for the chosen layers of every stack: their activations are dropped and
+    recomputed in the backward pass.
+
+    For L layers only L inputs are stored (blocks), or the activations of 2 sqrt(L) layers (sqrt), for the time of one
+    more forward pass (arXiv 1604.06174). Dropout uses the same random numbers again, so gradients are bit-identical.
+    """
+    if choice == "none":
+        return
+    for stack in (module for module in model.modules() if isinstance(module, StackModule)):
+        stack.recompute(_spans(len(stack.order), choice))
+
+
+def _spans(depth: int, choice: RecomputedLayers) -> list[tuple[int, int, bool]]:
+    if choice == "sqrt":
+        size = math.ceil(math.sqrt(depth))
+        return [(start, min(start + size, depth), True) for start in range(0, depth, size)]
+    chosen = range(depth) if choice == "blocks" else choice
+    wrong = [layer for layer in chosen if isinstance(layer, int) and layer >= depth]
+    if wrong:
+        raise SpecError(f"train.recompute: there is no layer {wrong[0]}, only 0 to {depth - 1}.")
+    return [(layer, layer + 1, layer in chosen) for layer in range(depth)]

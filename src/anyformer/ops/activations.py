@@ -1,7 +1,7 @@
 """The activations of feed-forward parts, by name."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -46,7 +46,7 @@ def gelu_by_exponential(x: Tensor) -> Tensor:
     return (y * torch.where(y < 0, tail, 1.0 - tail)).to(x.dtype)
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
@@ -59,8 +59,4 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: F.relu(x).square(),
     "identity": lambda x: x,
 }
-
-
-def activation(name: Activation) -> Callable[[Tensor], Tensor]:
-    """The function of this name."""
-    return _FUNCTIONS[name]
+"""The function of each name."""

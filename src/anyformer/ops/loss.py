@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import register_flop_formula
 
 from anyformer.core.frame import Frame
-from anyformer.core.part import LogitProduct
+from anyformer.core.model import LogitProduct
 from anyformer.ops.devices import TRITON, supports_triton
 
 if TRITON:

@@ -6,8 +6,7 @@ from anyformer.optim.adamw import AdamW
 from anyformer.optim.average import Ema, average
 from anyformer.optim.lion import Lion
 from anyformer.optim.muon import Muon
-from anyformer.optim.optimizer import LearnedTensor, Optimizer, OptimizerSpec, clip, learned
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import LearnedTensor, Optimizer, OptimizerSpec, ScheduleSpec, clip, learned
 from anyformer.optim.schedules.constant import Constant
 from anyformer.optim.schedules.cosine import Cosine
 from anyformer.optim.schedules.inverse_square_root import InverseSquareRoot

@@ -1,15 +1,18 @@
-"""The base of every optimiser: a spec that builds it, and the common interface for the trainer.
+"""The bases of optimisers and of learning-rate schedules: specs that build them, and their interface for the trainer.
 
 A table says how tensors are treated by their role; `RateTransfer` is the base of every rule by which learning rates
 transfer from small models to large ones.
 
 The update rules are torch optimisers, from torch or written here. `Optimizer` sets their learning rate at each step and
 names their state by parameter, so that it can be stored beside the weights and read without this library.
+
+A schedule is a pure function from the step to a factor on the peak learning rate. Steps count from 0, the first update.
+A schedule has no state, so a resumed run needs none.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
@@ -275,3 +278,41 @@ def _skips_on_device(stepper: torch.optim.Optimizer, device: torch.device) -> bo
     if all(group.get("fused") for group in stepper.param_groups):
         return device.type in ("cpu", "cuda")  # the fused kernels of MPS do not
     return device.type == "cuda" and getattr(stepper, "skips_on_device", False)
+
+
+Span = Annotated[float, Range(low=0.0)]
+"""A duration: a number of steps if 1 or more, a fraction of the run if below 1."""
+FIRST = 0.5
+"""Step used for the first update during warm-up instead of 0, at which the rate would be 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec(Spec):
+    """How the learning rate changes over a run."""
+
+    def check(self) -> None:
+        for option in fields(self):
+            span = getattr(self, option.name)
+            if option.type == Span and span >= 1 and span != int(span):
+                text = f"must be a whole number of steps, or a fraction of the run below 1, got {span!r}."
+                raise SpecError(problems=[Problem(option.name, text)])
+
+    def factor(self, step: int, total: int) -> float:
+        """The factor on the peak rate, 0 to 1, of update `step` out of `total`; the first step is 0."""
+        raise NotImplementedError
+
+
+def span_steps(span: float, total: int) -> int:
+    """A span as a number of steps, in a run of `total` steps."""
+    return round(span if span >= 1 else span * total)
+
+
+def ramp(step: int, warmup: int) -> float:
+    """Linear warm-up: step / warmup, then 1 from step `warmup` on. Step 0 gets half the factor of step 1: at a rate
+    of 0 the first update would change nothing."""
+    return max(step, FIRST) / warmup if step < warmup else 1.0
+
+
+def progress(step: int, start: int, end: int) -> float:
+    """The fraction of the way from `start` to `end` at a step, clamped to 0 to 1; 1 after an empty interval begins."""
+    return min(1.0, max(0.0, (step - start) / max(1, end - start)))

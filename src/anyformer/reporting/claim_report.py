@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 import anyformer
 from anyformer.analysis.claim import Claim, ClaimResult, Verdict
-from anyformer.drawing.charts import drawn
+from anyformer.disk import store
 from anyformer.drawing.figures import Drawing, Panel
-from anyformer.reporting.pages import html, store
+from anyformer.reporting.pages import drawn, html
 
 PAGE = "claims.html"
 PANEL_INCHES = (4.6, 3.2)

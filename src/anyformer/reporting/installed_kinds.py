@@ -11,18 +11,18 @@ from typing import Any, get_args
 from anyformer.core import Cost, CostTree, MaskRule, ModelSpec, PartSpec, Spec, Work, cost
 from anyformer.core.discovery import PARTS, discover
 from anyformer.core.masks import dense
+from anyformer.core.plain_data import inline, toml_document
 from anyformer.core.schema import describe, family_name
 from anyformer.core.spec import hints_of
 from anyformer.core.stand_ins import StandIn
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
-from anyformer.models.presets import preset_names
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.joins.replace import Replace
 from anyformer.reporting.catalogue import CatalogueEntry, Measures
-from anyformer.reporting.toml_text import document, inline
 from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
 
 _ORDER = ("models", "mixers", "channels", "combine", "masks", "positions", "norms", "joins")
 _WORK = Work(batch=1, length=1024)
@@ -88,7 +88,7 @@ def _example(cls: type[Spec]) -> str:
     plain = [option.name for option in options if isinstance(option.default, str | int | float)]
     values = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
     line = f"{word} = {inline(values)}"
-    return line if len(line) < LONG else document({word: values}, lambda key: "").strip()
+    return line if len(line) < LONG else toml_document({word: values}, lambda key: "").strip()
 
 
 def _slot(cls: type[Spec]) -> str:

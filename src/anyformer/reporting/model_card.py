@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from anyformer.core.readable_numbers import human
 from anyformer.reporting import pages
 from anyformer.reporting.run_facts import RunFacts
 from anyformer.reporting.run_files import dig
 from anyformer.reporting.run_report import report_content
-from anyformer.statistics.readable_numbers import human
 
 TEMPLATE = "card"
 TASKS = {

@@ -10,10 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 import anyformer
 from anyformer.analysis.large_models import Sized, filled, large, row
-from anyformer.drawing.charts import TRAIN, drawn
-from anyformer.drawing.labels import label_points
+from anyformer.core.readable_numbers import human, human_flops
+from anyformer.disk import store
 from anyformer.reporting import pages
-from anyformer.statistics.readable_numbers import human, human_flops
+from anyformer.reporting.labels import label_points
+from anyformer.reporting.pages import TRAIN, drawn
 
 TEMPLATE = "presets"
 
@@ -69,4 +70,4 @@ def write_presets(models: Sequence[Sized], out: Path) -> Path:
     """Writes the page as HTML; a file that ends in .md gets a table in Markdown without charts."""
     markdown = out.suffix == ".md"
     rows = {"rows": [row(model) for model in models]}
-    return pages.store(out, pages.markdown(TEMPLATE, rows) if markdown else preset_html(models))
+    return store(out, pages.markdown(TEMPLATE, rows) if markdown else preset_html(models))

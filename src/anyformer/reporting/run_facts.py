@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.core import decode
+from anyformer.core.readable_numbers import clock, human
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
 from anyformer.reporting.run_files import Facts, RunFiles, dig, finite
-from anyformer.statistics.readable_numbers import clock, human
 from anyformer.training.loop.budget import PredictedCost
-from anyformer.training.loop.precision import Precision
+from anyformer.training.loop.loss_module import Precision
 from anyformer.training.recipes.recipe import Recipe
 
 FORMAT = 1

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 import anyformer
+from anyformer.core.discovery import program
 from anyformer.core.fields import leaves
-from anyformer.disk import CHECKPOINTS, by_step
-from anyformer.drawing.charts import VALID, Chart, Curve, svg
+from anyformer.core.plain_data import inline
+from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
+from anyformer.disk import CHECKPOINTS, by_step, store
 from anyformer.reporting import pages
+from anyformer.reporting.pages import VALID, Chart, Curve, svg
 from anyformer.reporting.run_facts import MEASURED, RunFacts
 from anyformer.reporting.run_files import Facts, dig, finite
 from anyformer.reporting.shrink_table import origin_sentence, shrink_table
-from anyformer.reporting.toml_text import inline
-from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 
 PAGE = "report.html"
 TEMPLATE = "run"
@@ -36,7 +37,7 @@ def write_report(folder: str | Path, out: Path | None = None) -> Path:
     """Writes the report of a run to `out`, by default into its folder; as Markdown if the name ends in .md."""
     facts = RunFacts.of(folder)
     path = out or Path(folder) / PAGE
-    return pages.store(path, run_markdown(facts) if path.suffix == ".md" else run_html(facts))
+    return store(path, run_markdown(facts) if path.suffix == ".md" else run_html(facts))
 
 
 def run_html(facts: RunFacts) -> str:
@@ -115,8 +116,8 @@ def report_content(facts: RunFacts) -> dict[str, Any]:
             ReportRow(event.time, event.what, ", ".join(f"{key} {value}" for key, value in event.facts.items()))
             for event in files.events
         ],
-        "again": f"{pages.program()} train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
-        "resume": f"{pages.program()} train {folder} --resume",
+        "again": f"{program()} train {folder}/recipe.toml --out {shlex.quote(f'{files.folder}-again')}",
+        "resume": f"{program()} train {folder} --resume",
         "version": anyformer.__version__,
     }
 

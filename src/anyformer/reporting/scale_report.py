@@ -10,10 +10,10 @@ import numpy as np
 from markupsafe import Markup
 
 import anyformer
-from anyformer.drawing.charts import drawn
+from anyformer.core.readable_numbers import clock, human, human_flops
+from anyformer.disk import store
 from anyformer.drawing.figures import Line, Lines
-from anyformer.reporting.pages import html, store
-from anyformer.statistics.readable_numbers import clock, human, human_flops
+from anyformer.reporting.pages import drawn, html
 from anyformer.statistics.scaling import LawFit, NotEnough
 from anyformer.study.ladder import Scaled
 from anyformer.study.scaling_laws import LadderPoint

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from anyformer.core.readable_numbers import human, human_bytes, human_flops
 from anyformer.reporting.run_files import dig, finite
-from anyformer.statistics.readable_numbers import human, human_bytes, human_flops
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Name of a run in the table -> its measurements, as `shrink --json` prints them."""

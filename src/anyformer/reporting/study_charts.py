@@ -15,10 +15,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from torch import Tensor
 
 from anyformer.analysis.influence import from_farther, reach
-from anyformer.drawing.charts import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
 from anyformer.drawing.figures import heatmap
-from anyformer.drawing.labels import label_points
 from anyformer.errors import AnyformerError
+from anyformer.reporting.labels import label_points
+from anyformer.reporting.pages import COLOURS, INK, LINE, SERIES, Chart, Curve, drawn, tick
 from anyformer.run import Run
 from anyformer.study.arm_results import ArmResult, RunResult
 from anyformer.study.budget_curves import BudgetCurves

@@ -9,11 +9,13 @@ from typing import Any
 from markupsafe import Markup
 
 import anyformer
-from anyformer.drawing.charts import Chart, svg
+from anyformer.core.discovery import program
+from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
+from anyformer.disk import store
 from anyformer.reporting import pages
+from anyformer.reporting.pages import Chart, svg
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
-from anyformer.statistics.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.study.arm_results import ArmResult
 from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_record import registration_of, seconds_spent
@@ -34,11 +36,11 @@ MATCHED = {
 def write_study_report(results: Results, out: Path | None = None) -> Path:
     """Writes the report as HTML, Markdown and JSON into the study folder, or only the file `out` if given."""
     if out is not None:
-        return pages.store(out, study_markdown(results) if out.suffix == ".md" else study_html(results))
+        return store(out, study_markdown(results) if out.suffix == ".md" else study_html(results))
     folder = results.path
-    pages.store(folder / "report.json", json.dumps(results.to_dict(), indent=1))
-    pages.store(folder / "report.md", study_markdown(results))
-    return pages.store(folder / PAGE, study_html(results))
+    store(folder / "report.json", json.dumps(results.to_dict(), indent=1))
+    store(folder / "report.md", study_markdown(results))
+    return store(folder / PAGE, study_html(results))
 
 
 def study_html(results: Results) -> str:
@@ -93,8 +95,8 @@ def _content(results: Results) -> dict[str, Any]:
         "data": _data(files),
         "splits": [{"split": name, **counts} for name, counts in (dig(environment, "data", "splits") or {}).items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
-        "again": f"{pages.program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
-        "more": f"{pages.program()} compare {path} --seeds {2 * results.spec.seeds}",
+        "again": f"{program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
+        "more": f"{program()} compare {path} --seeds {2 * results.spec.seeds}",
         "budgets": [] if results.curves is None else results.curves.rows(),
         "study": (results.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,

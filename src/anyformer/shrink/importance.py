@@ -13,14 +13,12 @@ from anyformer.core import Model, Spec, decode
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Loader
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import DataError, SpecError
 from anyformer.run import Run
 from anyformer.shrink.unit_group import UnitGroup
-from anyformer.training.loop.feed import Feed, PreparedBatch
+from anyformer.training.loop.feed import Feed, Loader, PreparedBatch, Purpose, generator
 from anyformer.training.loop.loss_module import build_models
-from anyformer.training.loop.precision import Purpose, generator
 from anyformer.training.runs import checkpoint
 
 

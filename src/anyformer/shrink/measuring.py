@@ -19,7 +19,7 @@ from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Score
 from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 from anyformer.ops.devices import on_gpu, synchronizer
 from anyformer.run import Run
 

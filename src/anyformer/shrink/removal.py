@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, Part, Spec, decode
-from anyformer.core.paths import assign
-from anyformer.core.positions import Position
+from anyformer.core.part import Position
+from anyformer.core.plain_data import assign
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.shrink.unit_group import PartUnits, UnitGroup
 from anyformer.training.runs.checkpoint import load_weights

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from anyformer.core.readable_numbers import spelled
 from anyformer.errors import SpecError
-from anyformer.statistics.intervals import LEVEL, Interval
+from anyformer.statistics.intervals import LEVEL, Interval, difference_text
 from anyformer.statistics.paired import adjusted_p, differences, effect_size, simultaneous
 from anyformer.statistics.power import FEWEST, MOST, USUAL, Needed, seeds_needed
-from anyformer.statistics.readable_numbers import difference, spelled
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _measured(one: Difference) -> str:
     side, count = ("lower", one.lower) if one.interval.value < 0 else ("higher", one.higher)
     mean = "" if 2 * count > one.pairs else " on average,"
     p = "" if one.p is None else f", {p_text(one.p)}"
-    return f"{side}{mean} on {_seeds(count, one.pairs)}, {difference(one.interval)}{p}"
+    return f"{side}{mean} on {_seeds(count, one.pairs)}, {difference_text(one.interval)}{p}"
 
 
 def _open(one: Difference, study: Comparison, more: str) -> str:

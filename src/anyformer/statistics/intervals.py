@@ -106,3 +106,13 @@ def ratio(sums: Any, counts: Any) -> Interval:
         return float(weights @ above) / total if total else 0.0
 
     return bootstrap(of, len(above))
+
+
+def difference_text(interval: Interval) -> str:
+    """A difference with its interval, in decimals that show it: -0.160 (-0.203 to -0.116)."""
+    if not math.isfinite(interval.value):
+        return "unknown"
+    bounds = [interval.value, *(bound for bound in (interval.low, interval.high) if bound is not None)]
+    places = 3 if max(map(abs, bounds)) >= 0.01 else 6
+    value, *ends = (f"{bound:+.{places}f}" for bound in bounds)
+    return f"{value} ({ends[0]} to {ends[1]})" if ends else f"{value} (no interval)"

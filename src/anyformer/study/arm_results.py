@@ -14,7 +14,7 @@ from anyformer.study.judging import Judgement, judgement_of
 from anyformer.study.planning import EVALUATIONS, Arm
 from anyformer.study.running import DownstreamScore
 from anyformer.study.study_folder import standing
-from anyformer.training.loop.memory import PER_PARAMETER
+from anyformer.training.loop.budget import PER_PARAMETER
 
 
 @dataclass(frozen=True)

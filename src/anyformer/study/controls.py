@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from anyformer.core import Positive, Spec
 from anyformer.errors import SpecError
 from anyformer.statistics.comparison import Difference
-from anyformer.statistics.intervals import LEVEL
-from anyformer.statistics.readable_numbers import difference
+from anyformer.statistics.intervals import LEVEL, difference_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class ControlOutcome(NamedTuple):
     def measured(self) -> str:
         """The difference that was found: "glu - relu = -0.031 (-0.040 to -0.022)"."""
         first, second = self.control.pair
-        return f"{second} - {first} = {difference(self.outcome.interval)}"
+        return f"{second} - {first} = {difference_text(self.outcome.interval)}"
 
     def to_dict(self) -> dict[str, Any]:
         interval = self.outcome.interval

@@ -10,18 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import DataError
 from anyformer.run import Run
-from anyformer.statistics.readable_numbers import counted
 from anyformer.training import Session, Watcher
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers import finite, validate
+from anyformer.training.observers import put_back, tensors_of, validate
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import RunFolder
-from anyformer.training.runs.saving import put_back, tensors_of
+from anyformer.training.runs.run_folder import RunFolder, finite
 
 Split = Literal["test", "valid"]
 Metric = Literal["auto", "test_loss", "valid_loss"]

@@ -17,8 +17,8 @@ from typing import Any
 
 from anyformer.core import ModelSpec, Spec, Work, decode
 from anyformer.core.costs import total_cost
-from anyformer.core.paths import Tree, assign
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.core.plain_data import Tree, assign
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import SpecError

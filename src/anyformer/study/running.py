@@ -20,15 +20,14 @@ from anyformer.data.record import Record
 from anyformer.errors import AnyformerError, Interrupted
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
-from anyformer.inference.predictor import Predictor
+from anyformer.objectives.objective import Predictor
 from anyformer.run import Run, train
 from anyformer.study.judging import KeepTrainer, judge_run
 from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer
-from anyformer.training.observers import finite
 from anyformer.training.recipes.recipe import load_recipe
-from anyformer.training.runs.run_folder import RunFolder
+from anyformer.training.runs.run_folder import RunFolder, finite
 
 TRIAL_SEED = 1_000_000
 """Offset of the seeds of learning-rate trials, so that no rate is judged on the seed that it was chosen with."""

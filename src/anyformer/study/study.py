@@ -15,14 +15,21 @@ from typing import Annotated, Any, Literal
 
 from anyformer.core import Amount, Count, ModelSpec, Positive, Range, Spec, decode
 from anyformer.core.fields import did_you_mean
-from anyformer.core.paths import Tree, split
+from anyformer.core.plain_data import Tree, split
 from anyformer.errors import Problem, SpecError
-from anyformer.models.presets import preset_names
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import PYTHON, Target, draft, name_of
-from anyformer.training.recipes.toml_layers import COMMAND_LINE, DEFAULT, TomlLayers, of_preset, overridden, read
+from anyformer.training.recipes.toml_layers import (
+    COMMAND_LINE,
+    DEFAULT,
+    TomlLayers,
+    of_preset,
+    overridden,
+    preset_names,
+    read,
+)
 from anyformer.training.runs.starting import StartingPoint
 
 Match = Literal["params", "flops", "time", "state", "none"]

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from anyformer.core.readable_numbers import clock, counted, human, human_flops
 from anyformer.run import Run
-from anyformer.statistics.readable_numbers import clock, counted, human, human_flops
 from anyformer.study.planning import Arm
 from anyformer.study.study import StudySpec, Tuning
 from anyformer.study.study_folder import StudyFolder

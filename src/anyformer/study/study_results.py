@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from anyformer.core.readable_numbers import human, human_bytes, human_flops
 from anyformer.statistics.comparison import Comparison, Difference, judge, p_text, verdict
-from anyformer.statistics.intervals import Interval
+from anyformer.statistics.intervals import Interval, difference_text
 from anyformer.statistics.power import MOST, Needed
-from anyformer.statistics.readable_numbers import difference, human, human_bytes, human_flops
 from anyformer.study.arm_results import ArmResult, RunResult
 from anyformer.study.controls import ControlOutcome, controls_sentence
 from anyformer.study.judging import Judgement, Split
@@ -20,7 +20,7 @@ from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_yardsticks import YardstickLine, stored_lines
 from anyformer.study.tuning import edge, trials_of
-from anyformer.training.observers import finite
+from anyformer.training.runs.run_folder import finite
 
 if TYPE_CHECKING:
     from anyformer.study.budget_curves import BudgetCurves
@@ -300,7 +300,7 @@ def measured(row: Row) -> Row:
 
 def _judged(arm: ArmResult, look: bool) -> Row:
     one = arm.difference
-    row = {"difference (95 %)": "baseline" if one is None else difference(one.interval).replace("-", MINUS)}
+    row = {"difference (95 %)": "baseline" if one is None else difference_text(one.interval).replace("-", MINUS)}
     if look:
         return row
     p = "" if one is None else "too few" if one.p is None else p_text(one.p).removeprefix("p ").removeprefix("= ")

@@ -20,8 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.placement_types import Placement
 
 from anyformer.core.module import UNIT_INPUTS, UNIT_OUTPUTS, Linear
-from anyformer.core.part import Norm, Part
-from anyformer.core.positions import Position
+from anyformer.core.part import Norm, Part, Position
 from anyformer.errors import SpecError, at
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import Problem, SpecError
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import TextGenerator
+from anyformer.objectives.objective import Predictor
 
 LONGEST = 4096
 """Maximum number of tokens that are read."""

@@ -12,10 +12,10 @@ from torch import Tensor
 from anyformer.analysis.claim import Decision, Figures, TrainedClaim
 from anyformer.analysis.claim_runs import learn, stack
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Loader
 from anyformer.drawing.figures import Line, Lines, Panel
 from anyformer.objectives.next_token import next_words
 from anyformer.run import Run
+from anyformer.training.loop.feed import Loader
 from anyformer.training.loop.truncated_bptt import CarriedState, CarryingModel
 
 CONTEXT, LANES, EARLY, LETTERS = 12, 32, 4, "abcdefghijklmnop"

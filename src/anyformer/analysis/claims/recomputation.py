@@ -14,11 +14,10 @@ from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
 from anyformer.analysis.complexity import SECONDS, TIMED, seconds
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
 from anyformer.drawing.figures import Bars, Lines, Panel
-from anyformer.models.stack import StackModule
-from anyformer.training.loop.memory import Choice, recompute
+from anyformer.models.stack import RecomputedLayers, StackModule, recompute
 
 DEPTH, DIM, TIMED_DIM = 8, 16, 128
-CHOICES: dict[str, Choice] = {"none": "none", "blocks": "blocks", "sqrt": "sqrt", "layers 0 and 2": (0, 2)}
+CHOICES: dict[str, RecomputedLayers] = {"none": "none", "blocks": "blocks", "sqrt": "sqrt", "layers 0 and 2": (0, 2)}
 TIMES = ("none", "blocks", "sqrt")
 LEAST, MOST = 1.2, 4 / 3
 """Operations of a step with recomputation, in multiples of one without: torch stops the extra forward pass of a block
@@ -68,7 +67,7 @@ def longer(figures: Figures) -> dict[str, float]:
     return {name: figures[SECONDS + name][-1] / figures[SECONDS + "none"][-1] for name in TIMES[1:]}
 
 
-def layers_run_again(choice: Choice) -> int:
+def layers_run_again(choice: RecomputedLayers) -> int:
     """Number of layers that run in the backward pass of one step."""
     stack, calls = _stack(choice, DIM), 0
 
@@ -83,7 +82,7 @@ def layers_run_again(choice: Choice) -> int:
     return calls
 
 
-def _operations(choice: Choice) -> int:
+def _operations(choice: RecomputedLayers) -> int:
     with FlopCounterMode(display=False) as counter:
         _step(_stack(choice, DIM), _input(16, DIM))
     return int(counter.get_total_flops())
@@ -93,7 +92,7 @@ def _step(stack: StackModule, x: Tensor) -> None:
     function(stack)(x).sum().backward()
 
 
-def _stack(choice: Choice, dim: int) -> StackModule:
+def _stack(choice: RecomputedLayers, dim: int) -> StackModule:
     stack = residual(ATTENTION, FEED_FORWARD, depth=DEPTH, dim=dim).train()
     recompute(stack, choice)
     return stack

@@ -15,7 +15,8 @@ from rich.text import Text
 from anyformer.cli.output.screen import human, pairs, share, visible
 from anyformer.core import decode
 from anyformer.core.discovery import discover
-from anyformer.core.paths import assign, parse_override, split
+from anyformer.core.plain_data import assign, inline, parse_override, split
+from anyformer.core.readable_numbers import counted
 from anyformer.data.checks.diagnosis import Diagnosis
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
@@ -23,8 +24,6 @@ from anyformer.data.sources.named_source import built_in, source_of, usual_token
 from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
-from anyformer.reporting.toml_text import inline
-from anyformer.statistics.readable_numbers import counted
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS, BAR = 12, 40

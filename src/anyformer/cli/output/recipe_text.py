@@ -9,6 +9,7 @@ from typing import Any
 
 from anyformer.core import Spec, kind_of
 from anyformer.core.discovery import discover
+from anyformer.core.plain_data import inline, key_text
 from anyformer.core.schema import describe
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
@@ -16,10 +17,8 @@ from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective
 from anyformer.optim.adamw import AdamW
-from anyformer.optim.optimizer import OptimizerSpec
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
-from anyformer.reporting.toml_text import inline, key_text
 from anyformer.training import Recipe, load
 from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 

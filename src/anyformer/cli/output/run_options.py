@@ -18,15 +18,15 @@ from anyformer.cli.output.screen import Screen, visible
 from anyformer.core import decode
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
-from anyformer.core.paths import assign, parse_override, split
+from anyformer.core.plain_data import assign, parse_override, split
 from anyformer.core.schema import describe
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_of
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.sampler import Filter, Sampler
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.text_generator import GenerationConfig
+from anyformer.objectives.objective import Predictor
 from anyformer.reporting.run_files import run_folders
 from anyformer.run import Choice, Run
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import human, visible
+from anyformer.core.readable_numbers import counted
 from anyformer.reporting.run_files import RunFiles, dig, finite, run_folders
-from anyformer.statistics.readable_numbers import counted
 
 WIDE = 110
 STUDY = "study.toml"

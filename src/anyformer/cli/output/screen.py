@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
+from anyformer.core.readable_numbers import human as human
+from anyformer.core.readable_numbers import human_bytes as human_bytes
+from anyformer.core.readable_numbers import human_flops as human_flops
 from anyformer.errors import SpecError
-from anyformer.statistics.readable_numbers import human as human
-from anyformer.statistics.readable_numbers import human_bytes as human_bytes
-from anyformer.statistics.readable_numbers import human_flops as human_flops
 
 Target = Annotated[str, Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
@@ -138,7 +138,7 @@ def share(part: float, total: float) -> str:
 
 def store_as(file: Path, content: str | bytes, option: str) -> None:
     """Writes a page or a picture to the file that the user named with a command-line option."""
-    from anyformer.reporting.pages import store
+    from anyformer.disk import store
 
     try:
         store(file, content)

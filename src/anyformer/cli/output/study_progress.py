@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops, visible
+from anyformer.core.discovery import program
+from anyformer.core.readable_numbers import clock, counted
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.reporting.pages import program
 from anyformer.reporting.study_report import write_study_report
 from anyformer.statistics.power import USUAL
-from anyformer.statistics.readable_numbers import clock, counted
 from anyformer.study.arm_results import RunResult
 from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan

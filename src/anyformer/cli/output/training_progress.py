@@ -18,19 +18,19 @@ from rich.live import Live as LiveDisplay
 from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, complain
+from anyformer.core.discovery import program
+from anyformer.core.readable_numbers import clock, counted, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
 from anyformer.ops.devices import kind_of_device
-from anyformer.reporting.pages import program
 from anyformer.reporting.run_report import write_report
 from anyformer.run import Run
-from anyformer.statistics.readable_numbers import clock, counted, human, human_bytes
 from anyformer.training import Loaded, Session, Step, Watcher
 from anyformer.training.distributed import OtherRankFailed
-from anyformer.training.loop.budget import Observer, PredictedCost, budget_of
-from anyformer.training.observers import Moments, line
+from anyformer.training.loop.budget import Moments, Observer, PredictedCost, budget_of
 from anyformer.training.recipes.defaults import reasons
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import check_model, draft, name_of, provisional
+from anyformer.training.runs.run_folder import line
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 40

@@ -9,8 +9,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, human, human_flops, verb
+from anyformer.core.plain_data import inline, toml_document
 from anyformer.errors import SpecError
-from anyformer.reporting.toml_text import document, inline
 
 config = typer.Typer(
     name="config",
@@ -57,7 +57,7 @@ def show(
     if screen.json:
         screen.data({"recipe": data, "origins": dict(loaded.origins)})
         return
-    text = Text(document(data, lambda key: "" if screen.quiet else loaded.origins[key]))
+    text = Text(toml_document(data, lambda key: "" if screen.quiet else loaded.origins[key]))
     text.highlight_regex(r"(?m)  # .*$", "dim")
     text.highlight_regex(r"(?m)^\[.*\]$", "bold")
     screen.lines(text)

@@ -51,10 +51,10 @@ def evaluate(
     loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; recall; only with --metric ter: TER.
     A simple method is compared with: a bag of words, an n-gram, BM25. The report of the run shows these scores."""
     from anyformer.cli.output import run_options
+    from anyformer.core.readable_numbers import counted
     from anyformer.errors import SpecError
     from anyformer.evaluation.evaluating import evaluate
     from anyformer.evaluation.metrics.metric import Job
-    from anyformer.statistics.readable_numbers import counted
 
     texts, settings = run_options.sort_words(words, screen)
     config, opened = run_options.generation_config(settings), run_options.open_run(run)

@@ -19,7 +19,7 @@ def new(
 ) -> None:
     """Create a folder with a commented recipe.toml, ordered by relevance. It trains without changes."""
     from anyformer.cli.output.recipe_text import create
-    from anyformer.reporting.pages import program
+    from anyformer.core.discovery import program
 
     recipe = create(name, task)
     if screen.json:

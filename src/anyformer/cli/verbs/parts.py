@@ -9,7 +9,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, drawn, human, human_flops, pairs, verb
-from anyformer.reporting.toml_text import inline
+from anyformer.core.plain_data import inline
 
 if TYPE_CHECKING:
     from anyformer.reporting.catalogue import CatalogueEntry, Measures

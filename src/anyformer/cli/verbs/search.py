@@ -9,8 +9,8 @@ from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, W
 
 if TYPE_CHECKING:
     from anyformer.data.record import SourceSpec
-    from anyformer.inference.predictor import Predictor
     from anyformer.inference.searching import Index
+    from anyformer.objectives.objective import Predictor
     from anyformer.run import Choice, Run
 
 LONGEST = 100

@@ -1,7 +1,9 @@
-"""The order of samples, and plans of batches: which samples stand in which row, before any token is read."""
+"""The samples of a split, their order, and plans of batches: which samples stand in which row; no token is read yet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,6 +13,68 @@ Integers: TypeAlias = NDArray[np.int64]
 Lengths: TypeAlias = Callable[[Integers], Integers]
 """Number of tokens of some samples, [side, sample]."""
 ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class NumberFile:
+    """A file of numbers, mapped when it is first read; a copy in another process maps it anew."""
+
+    path: Path
+    dtype: str
+    count: int
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        return np.memmap(self.path, dtype, "r", shape=(self.count,)) if self.count else np.zeros(0, dtype)
+
+    def at(self, places: Integers) -> NDArray[Any]:
+        """The numbers at some places, copied into memory."""
+        return np.array(self.array[places])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NumberFile, (self.path, self.dtype, self.count)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Sequences of ids, one for each sample."""
+
+    tokens: NumberFile
+    index: NumberFile
+
+    def __len__(self) -> int:
+        return self.index.count - 1
+
+    def __getitem__(self, sample: int) -> Integers:
+        start, stop = self.index.array[sample : sample + 2]
+        return self.tokens.array[start:stop].astype(np.int64)
+
+    def starts(self, samples: Integers) -> Integers:
+        """Index of the first token of each sample among all tokens."""
+        return self.index.at(samples)
+
+    def lengths(self, samples: Integers) -> Integers:
+        """Number of tokens of each sample."""
+        lengths: Integers = self.index.at(samples + 1) - self.index.at(samples)
+        return lengths
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one split."""
+
+    sides: Mapping[str, Side]
+    """tokens, and of pairs source; choices holds several sequences for each sample."""
+    numbers: Mapping[str, NumberFile]
+    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
+
+    def __len__(self) -> int:
+        return len(self.sides["tokens"])
+
+    def values(self, name: str, samples: Integers) -> NDArray[Any] | None:
+        """One number for each of some samples, by name; None if the data have none of this name."""
+        return self.numbers[name].at(samples) if name in self.numbers else None
 
 
 class LoaderPosition(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.core import Count, Positive
-from anyformer.data.checks.check import Check, Examination, Facts, Finding, Places, part
+from anyformer.core.readable_numbers import part
+from anyformer.data.checks.check import Check, Examination, Facts, Finding, Places
 
 SOFT = 10
 """Characters added to both lengths: between short ones a large ratio means little."""

@@ -103,12 +103,6 @@ class Places:
             self.where.append(where)
 
 
-def part(count: int, total: int, what: str = "records") -> str:
-    """3 of 1,200 records (0.2%)."""
-    share = 100 * count / total
-    return f"{count:,} of {total:,} {what} ({share:.1f}%)" if share >= 0.1 else f"{count:,} of {total:,} {what}"
-
-
 def quote(text: str) -> str:
     """The beginning of a text, on one line."""
     return repr(text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "...")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.data.checks.check import Check, Examination, Facts, Places, part
+from anyformer.core.readable_numbers import part
+from anyformer.data.checks.check import Check, Examination, Facts, Places
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from anyformer.core import Chance, Count, Positive
-from anyformer.data.checks.check import Check, Examination, Facts, Places, part
+from anyformer.core.readable_numbers import part
+from anyformer.data.checks.check import Check, Examination, Facts, Places
 
 _WORD = re.compile(r"[^\W\d_]+")
 LONGEST = 2_000  # characters that are read of a half

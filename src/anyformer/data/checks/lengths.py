@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.core import Chance, Positive
-from anyformer.data.checks.check import Check, Examination, Facts, Places, part
+from anyformer.core.readable_numbers import part
+from anyformer.data.checks.check import Check, Examination, Facts, Places
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.core import Chance, Count
-from anyformer.data.checks.check import Check, Examination, Facts, part
+from anyformer.core.readable_numbers import part
+from anyformer.data.checks.check import Check, Examination, Facts
 from anyformer.data.preparation.contents import digest
 from anyformer.data.record import Record
 

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.data.checks.check import Check, Examination, Facts, Places, part
+from anyformer.core.readable_numbers import part
+from anyformer.data.checks.check import Check, Examination, Facts, Places
 
 
 @dataclass(frozen=True, kw_only=True)

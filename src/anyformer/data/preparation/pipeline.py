@@ -38,8 +38,7 @@ from anyformer.data.preparation.contents import (
     utf8_bytes,
 )
 from anyformer.data.preparation.encoding import RecordChunk, RecordEncoder, encode_all
-from anyformer.data.preparation.prepared import Prepared
-from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, ShardWriter, in_place_of
+from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, Prepared, ShardWriter, in_place_of
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import identity, settled, sha256

@@ -1,4 +1,4 @@
-"""Prepared data on disk: flat files of numbers that are mapped into memory, described by one manifest.
+"""Prepared data, the folder that `prepare` writes: flat files of numbers that are mapped into memory, and one manifest.
 
 manifest.json            format, fingerprint, and of every file its dtype, count and sha256
 verified.json            size, time and inode of the files whose sha256 was verified
@@ -29,8 +29,13 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from anyformer.data.batching.row_plan import Integers
+from anyformer.core import decode
+from anyformer.data.batching.packings.packing import PackingSpec
+from anyformer.data.batching.row_plan import NumberFile, Side, Split
+from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.encoding import Encoded
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
 from anyformer.disk import identity, settled, sha256, sync
 from anyformer.errors import DataError
 
@@ -70,68 +75,6 @@ class NumberWriter:
 
     def abandon(self) -> None:
         self._file.close()
-
-
-@dataclass(frozen=True)
-class NumberFile:
-    """A file of numbers, mapped when it is first read; a copy in another process maps it anew."""
-
-    path: Path
-    dtype: str
-    count: int
-
-    @cached_property
-    def array(self) -> NDArray[Any]:
-        dtype = np.dtype(self.dtype).newbyteorder("<")
-        return np.memmap(self.path, dtype, "r", shape=(self.count,)) if self.count else np.zeros(0, dtype)
-
-    def at(self, places: Integers) -> NDArray[Any]:
-        """The numbers at some places, copied into memory."""
-        return np.array(self.array[places])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NumberFile, (self.path, self.dtype, self.count)
-
-
-@dataclass(frozen=True)
-class Side:
-    """Sequences of ids, one for each sample."""
-
-    tokens: NumberFile
-    index: NumberFile
-
-    def __len__(self) -> int:
-        return self.index.count - 1
-
-    def __getitem__(self, sample: int) -> Integers:
-        start, stop = self.index.array[sample : sample + 2]
-        return self.tokens.array[start:stop].astype(np.int64)
-
-    def starts(self, samples: Integers) -> Integers:
-        """Index of the first token of each sample among all tokens."""
-        return self.index.at(samples)
-
-    def lengths(self, samples: Integers) -> Integers:
-        """Number of tokens of each sample."""
-        lengths: Integers = self.index.at(samples + 1) - self.index.at(samples)
-        return lengths
-
-
-@dataclass(frozen=True)
-class Split:
-    """The samples of one split."""
-
-    sides: Mapping[str, Side]
-    """tokens, and of pairs source; choices holds several sequences for each sample."""
-    numbers: Mapping[str, NumberFile]
-    """label, number, cut, source_cut: one for each sample; tags: one for each token."""
-
-    def __len__(self) -> int:
-        return len(self.sides["tokens"])
-
-    def values(self, name: str, samples: Integers) -> NDArray[Any] | None:
-        """One number for each of some samples, by name; None if the data have none of this name."""
-        return self.numbers[name].at(samples) if name in self.numbers else None
 
 
 @dataclass(frozen=True)
@@ -272,3 +215,85 @@ def _remove_if_abandoned(work: Path) -> None:
             with FileLock(work / LOCK, timeout=0):
                 shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(work)  # Windows cannot delete the lock while it is held
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder. Cheap to send to another process: files are mapped where they are read."""
+
+    folder: Path
+    manifest: Manifest
+    words: Vocabulary
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Prepared":
+        """Opens a prepared folder, and verifies its files."""
+        folder = Path(folder)
+        manifest = Manifest.read(folder)
+        manifest.verify(folder)
+        return cls(folder, manifest, Tokenizer.load(folder / TOKENIZER).words)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder / TOKENIZER)
+
+    @cached_property
+    def word_starts(self) -> WordStarts | None:
+        """Which tokens begin a word; None if the tokenizer does not show it."""
+        return self.tokenizer.word_starts
+
+    @property
+    def contents(self) -> Contents:
+        return Contents.of(self.manifest.facts["contents"])
+
+    @property
+    def context(self) -> int:
+        return int(self.manifest.facts["context"])
+
+    @cached_property
+    def packing(self) -> PackingSpec:
+        """How texts are laid out in batches."""
+        return decode(PackingSpec, self.manifest.facts["packing"])
+
+    @property
+    def packed_pairs(self) -> bool:
+        """Whether a row holds several pairs."""
+        return self.contents.pair and not self.packing.alone
+
+    @property
+    def longest(self) -> int:
+        """Upper bound of positions: length of a row, or of the longest document if positions go on over rows."""
+        if not self.packing.continues:
+            return self.context
+        indices = (self.split(name).sides["tokens"].index.array for name in self.counts)
+        return max(int(np.diff(index).max(initial=0)) for index in indices)
+
+    @property
+    def longest_target(self) -> int | None:
+        """Number of tokens of the longest target of the training pairs, <eos> included; None for other data."""
+        if not self.contents.pair:
+            return None
+        index = self.split("train").sides["tokens"].index.array
+        return int(np.diff(index).max(initial=0)) + self.packing.alone  # packed targets are stored with <eos>
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Split -> number of documents, samples and tokens, and of texts that were left out or cut."""
+        counts: Mapping[str, Mapping[str, int]] = self.manifest.facts["splits"]
+        return counts
+
+    def split(self, name: str) -> Split:
+        """The samples of train, valid or test."""
+        if name not in self.counts:
+            raise DataError(f"{self.folder}: there is no split {name!r}, only {', '.join(self.counts)}.")
+        files = {
+            file.removeprefix(f"{name}.").removesuffix(".bin"): NumberFile(self.folder / file, dtype, count)
+            for file, (dtype, count, _) in self.manifest.files.items()
+            if file.startswith(f"{name}.")
+        }
+        sides = {side: Side(files[side], files[f"{side}.index"]) for side in files if f"{side}.index" in files}
+        used = {*sides, *(f"{side}.index" for side in sides)}
+        return Split(sides, {file: numbers for file, numbers in files.items() if file not in used})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Prepared, (self.folder, self.manifest, self.words)  # without the cached properties

@@ -9,9 +9,9 @@ from typing import ClassVar
 from anyformer.core import Spec
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.inference.predictor import Predictor
 from anyformer.inference.record_batches import checked
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
+from anyformer.objectives.objective import Predictor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

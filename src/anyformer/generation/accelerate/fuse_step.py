@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from anyformer.ops.attention import decode_attention  # noqa: F401  (registers the operation named below)
-from anyformer.ops.decode_linear import LONGEST_NORM
+from anyformer.ops.decode_step import LONGEST_NORM  # the module registers the operations named below
 
 ONE_ROW = torch.ops.anyformer.one_row.default
 _ATTEND_STEP = torch.ops.anyformer.attend_step.default

@@ -19,9 +19,8 @@ from anyformer.core import Count, Spec
 from anyformer.errors import Problem, SpecError
 from anyformer.generation.beam.hypotheses import FinishedHypotheses, Patience, Tables, begin, extend
 from anyformer.generation.beam.penalties import Coverage, CoverageTracker, LengthPenalty, Power
-from anyformer.generation.decoding import STEPS, Decoding, Stepper
+from anyformer.generation.decoding import STEPS, Decoding, Finish, RequestQueue, Stepper
 from anyformer.generation.engine import Engine, Request, check_new, sources_of
-from anyformer.generation.token_stream import Finish, RequestQueue
 from anyformer.ops.devices import available
 
 

@@ -17,12 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anyformer.core.frame import ContiguousCursor, Marks
 from anyformer.core.masks import Full, MaskRule
 from anyformer.core.module import Tap
-from anyformer.core.positions import Bias, Position
+from anyformer.core.part import Bias, Position
 from anyformer.ops.attention.blocked import attend_blocked, prefers_blocks
 from anyformer.ops.attention.call import AttentionCall, Keys, NewKeys, attention_weights, weighted_sum
-from anyformer.ops.attention.decode_attention import attend_step, supports_step
 from anyformer.ops.attention.flex import attend_flex, prefers_flex
 from anyformer.ops.attention.packed import attend_band, attend_documents, prefers_band, prefers_documents
+from anyformer.ops.decode_step import attend_step, supports_step
 from anyformer.ops.devices import is_empty
 
 
@@ -114,16 +114,16 @@ def dispatch(
     fused: Float[Tensor, "b t n c"] | None = None,
 ) -> Float[Tensor, "b t h c"]:
     """Attention by the fastest kernel for the device, the rule and the lengths. `fused`: as in `Keys`."""
-    simple = bias is None and not dropout
+    simple, sparse = bias is None and not dropout, call.is_sparse()
     if simple and is_empty(q):
         return attend_shape(q, k, v)
     if simple and prefers_documents(q, k, v, call):
         return attend_documents(q, k, v, call, scale, fused)
-    if simple and prefers_band(q, k, v, call):
+    if simple and sparse and prefers_band(q, k, v, call):
         return attend_band(q, k, v, call, scale, fused)
     if q.device.type == "cuda" and not dropout and prefers_flex(q, k, call, bias):
         return attend_flex(q, k, v, call, scale, bias)
-    if q.device.type == "cpu" and simple and prefers_blocks(call, q.shape[1]):
+    if q.device.type == "cpu" and simple and sparse and prefers_blocks(call, q.shape[1]):
         return attend_blocked(q, k, v, call, scale)
     return _sdpa(q, k, v, call, scale, bias, dropout)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.core.frame import AlignedCursor, ContiguousCursor, DocumentBounds, Frame, Marks, Memory, RaggedCursor
 from anyformer.core.masks import MaskRule
-from anyformer.core.positions import Bias
+from anyformer.core.part import Bias
 from anyformer.errors import SpecError
 
 

@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from anyformer.core.frame import Marks
 from anyformer.core.masks import rule_from
-from anyformer.core.positions import Bias
+from anyformer.core.part import Bias
 from anyformer.ops.attention.call import AttentionCall
 from anyformer.ops.devices import constant_in_graphs
 

@@ -5,7 +5,7 @@ f(step) = min(1, step / warmup)
 
 from dataclasses import dataclass
 
-from anyformer.optim.schedule import ScheduleSpec, Span, ramp, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import cos, pi
 
 from anyformer.core import Chance
-from anyformer.optim.schedule import ScheduleSpec, Span, progress, ramp, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, progress, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ T5 holds for 10^4 steps without a warm-up; with `lr` = 0.01 that is 1 / sqrt(max
 from dataclasses import dataclass
 from math import sqrt
 
-from anyformer.optim.schedule import ScheduleSpec, Span, ramp, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)

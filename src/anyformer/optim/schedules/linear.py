@@ -6,7 +6,7 @@ f(step) = step / warmup, then 1 - (1 - floor) (step - warmup) / (total - warmup)
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.optim.schedule import ScheduleSpec, Span, progress, ramp, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, progress, ramp, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ Its peak, (dim warmup)^-0.5, is reached at s = warmup. Here as a factor on that 
 from dataclasses import dataclass
 from math import sqrt
 
-from anyformer.optim.schedule import ScheduleSpec, Span, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from anyformer.core import Range
-from anyformer.optim.schedule import ScheduleSpec, Span, progress, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, progress, span_steps
 
 
 @dataclass(frozen=True, kw_only=True)

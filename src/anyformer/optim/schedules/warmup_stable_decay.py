@@ -10,7 +10,7 @@ from math import cos, pi, sqrt
 from typing import Literal
 
 from anyformer.core import Chance
-from anyformer.optim.schedule import ScheduleSpec, Span, progress, ramp, span_steps
+from anyformer.optim.optimizer import ScheduleSpec, Span, progress, ramp, span_steps
 
 _SHAPES: Mapping[str, Callable[[float], float]] = {
     "linear": lambda p: 1 - p,

@@ -38,7 +38,7 @@ from anyformer.core import (
     param,
 )
 from anyformer.errors import SpecError
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 from anyformer.ops.devices import at_least_float32, no_autocast
 from anyformer.ops.grouped_linear import grouped_linear
 from anyformer.ops.routing import (
@@ -99,7 +99,7 @@ class ExpertsPart(Part):
         self.e, self.k, self.d, self.f = spec.experts, spec.top_k, site.dim, spec.hidden or 4 * site.dim
         self.noisy, self.jitter, self.sure_gate = spec.gating == "noisy", spec.jitter, spec.sure_gate
         self.capacity, self.balance, self.init_scale = spec.capacity, spec.balance, spec.init_scale
-        self.activation, self.dropout = activation(spec.activation), spec.dropout
+        self.activation, self.dropout = ACTIVATION_FUNCTIONS[spec.activation], spec.dropout
         routers = 2 if self.noisy else 1
         # One tensor holds the matrices of all experts as its rows. Each has its entry in `roles`, so that it is
         # initialised and optimised like the weight of a Linear.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site, Units
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class GLUPart(Part):
         self.removable = Units("neurons", hidden, {"hidden": 1})
         self.up = Linear(site.dim, (hidden, hidden), role=("gate", "in"), bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
-        self.activation, self.dropout = activation(spec.activation), spec.dropout
+        self.activation, self.dropout = ACTIVATION_FUNCTIONS[spec.activation], spec.dropout
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         gate, value = self.up(x).chunk(2, dim=-1)

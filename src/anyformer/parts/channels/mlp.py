@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Chance, Count, Frame, Linear, Out, Part, PartSpec, Site, Units
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class MLPPart(Part):
         self.removable = Units("neurons", hidden, {"hidden": 1})
         self.up = Linear(site.dim, hidden, role="in", bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
-        self.activation, self.dropout = activation(spec.activation), spec.dropout
+        self.activation, self.dropout = ACTIVATION_FUNCTIONS[spec.activation], spec.dropout
 
     def forward(self, x: Tensor, frame: Frame, state: tuple[()] | None = None) -> Out:
         hidden = torch.dropout(self.activation(self.up(x)), self.dropout, self.training)

@@ -25,7 +25,7 @@ from anyformer.core import (
     check_clusters,
     cluster_ranges,
 )
-from anyformer.ops.decode_linear import product
+from anyformer.ops.decode_step import product
 
 
 @dataclass(frozen=True, kw_only=True)

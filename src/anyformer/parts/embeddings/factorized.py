@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Embedding, EmbeddingSpec, Frame, Linear, Site, param
-from anyformer.ops.decode_linear import product
+from anyformer.ops.decode_step import product
 
 
 @dataclass(frozen=True, kw_only=True)

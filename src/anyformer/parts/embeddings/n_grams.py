@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.core import Count, Embedding, EmbeddingSpec, Frame, Range, Site, param
 from anyformer.errors import SpecError
-from anyformer.ops.decode_linear import product
+from anyformer.ops.decode_step import product
 from anyformer.ops.padding import compact, take
 
 PRIME, MULTIPLIER = 2_147_483_647, 1_000_003

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Embedding, EmbeddingSpec, Frame, Site, param
-from anyformer.ops.decode_linear import product
+from anyformer.ops.decode_step import product
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from anyformer.core import (
     param,
 )
 from anyformer.errors import SpecError
-from anyformer.ops.decode_linear import product
+from anyformer.ops.decode_step import product
 from anyformer.ops.devices import at_least_float32
 from anyformer.ops.loss import cross_entropy, loss_in_chunks, tokens_with_weight
 

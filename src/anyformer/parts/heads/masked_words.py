@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Borrowed, Call, Embedding, Frame, Head, HeadSpec, Linear, LogitProduct, Positive, Site, param
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 from anyformer.ops.loss import cross_entropy, loss_in_chunks, tokens_with_weight
 
 
@@ -33,7 +33,7 @@ class MaskedWordsHeadModule(Head):
     def __init__(self, spec: MaskedWordsHead, dim: int, embedding: Borrowed[Embedding], vocab: int):
         super().__init__()
         self.embedding = embedding
-        self.activation, self.eps, width = activation(spec.activation), spec.eps, embedding.module.width
+        self.activation, self.eps, width = ACTIVATION_FUNCTIONS[spec.activation], spec.eps, embedding.module.width
         self.layer = Linear(dim, width, role="in", bias=True)
         self.gain = param((width,), "gain")
         self.shift = param((width,), "bias")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Borrowed, Chance, Count, Embedding, Frame, Head, HeadSpec, Linear, Site
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class TokenClassifierHead(Head):
     def __init__(self, spec: TokenClassifier, dim: int):
         super().__init__()
         self.layer = Linear(dim, spec.hidden, role="in", bias=True) if spec.hidden else None
-        self.activation = activation(spec.activation)
+        self.activation = ACTIVATION_FUNCTIONS[spec.activation]
         self.classes = Linear(spec.hidden or dim, spec.classes, role="head", bias=True)
         self.dropout = spec.dropout
 

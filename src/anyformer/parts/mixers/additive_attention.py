@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork, memory_of
-from anyformer.ops.attention.decode_attention import Source, blend, product_flops, shares
+from anyformer.ops.attention.source_attention import Source, blend, product_flops, shares
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.core import Call, Chance, Count, Linear, Norm, NormSpec, Out, Part, PartSpec, Positive, Site, Tap, Units
 from anyformer.core.frame import Frame, Marks, Memory, memory_of
 from anyformer.core.masks import Full, MaskRule
-from anyformer.core.positions import Heads, Position, PositionSpec
+from anyformer.core.part import Heads, Position, PositionSpec
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys, KeyValueCache, NewKeys, SourceKeyValues

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, windows
 
 
@@ -40,7 +40,7 @@ class ConvPart(Part):
         self.span = Span(spec.kernel, spec.dilation, site.causal)
         self.dim, self.width = site.dim, site.width or site.dim
         self.taps = Linear(spec.kernel * site.dim, self.width, role="in", bias=spec.bias)
-        self.activation = activation(spec.activation)
+        self.activation = ACTIVATION_FUNCTIONS[spec.activation]
         self.out = Tap()
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Call, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap, fork, memory_of
 from anyformer.errors import SpecError
-from anyformer.ops.attention.decode_attention import Source, blend, product_flops, shares
+from anyformer.ops.attention.source_attention import Source, blend, product_flops, shares
 
 
 @dataclass(frozen=True, kw_only=True)

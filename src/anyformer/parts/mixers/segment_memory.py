@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Site, Tap
 from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Full, MaskRule
-from anyformer.core.positions import Heads, PositionSpec
+from anyformer.core.part import Heads, PositionSpec
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, param
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, weighted
 
 
@@ -39,7 +39,7 @@ class SeparableConvPart(Part):
         self.width = site.width or site.dim
         self.kernel = param((site.dim, spec.kernel), "in")
         self.channels = Linear(site.dim, self.width, role="in", bias=spec.bias)
-        self.activation = activation(spec.activation)
+        self.activation = ACTIVATION_FUNCTIONS[spec.activation]
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor:
         return self.kernel.new_zeros(batch, self.span.before, self.kernel.shape[0])

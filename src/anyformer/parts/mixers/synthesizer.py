@@ -17,7 +17,7 @@ from torch import Tensor
 from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Positive, Role, Site, Table, Tap, param
 from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Causal, Full
-from anyformer.core.positions import Bias, Heads, Position
+from anyformer.core.part import Bias, Heads, Position
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import (

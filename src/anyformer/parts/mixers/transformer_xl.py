@@ -15,8 +15,7 @@ from anyformer.core.fields import Count
 from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Causal
 from anyformer.core.module import Call, Linear, Site, Tap
-from anyformer.core.part import Out, Part, PartSpec
-from anyformer.core.positions import Heads, PositionSpec
+from anyformer.core.part import Heads, Out, Part, PartSpec, PositionSpec
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys

@@ -14,9 +14,9 @@ from torch import Tensor
 from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.core.frame import Frame, Memory, memory_of
 from anyformer.core.masks import Causal, Full
-from anyformer.core.positions import Heads, Position, PositionSpec
+from anyformer.core.part import Heads, Position, PositionSpec
 from anyformer.errors import SpecError
-from anyformer.ops.activations import Activation, activation
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS, Activation
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys, KeyValueCache, NewKeys, SourceKeyValues
 
@@ -68,7 +68,7 @@ class WeightedAttentionPart(Part):
         self.up = Linear(site.dim, hidden, role="in", bias=spec.bias)
         self.down = Linear(hidden, site.dim, role="out", bias=spec.bias)
         self.kappa, self.alpha = param((self.h,), "scalar"), param((self.h,), "scalar")
-        self.activation = activation(spec.activation)
+        self.activation = ACTIVATION_FUNCTIONS[spec.activation]
         heads = Heads(self.h, self.c, self.scale)
         self.position = spec.position.build_inside(site, heads) if spec.position else Position()
         self.pattern, self.branches = Tap(), Tap()

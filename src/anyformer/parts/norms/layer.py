@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Site, param
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.norm import layer_norm
+from anyformer.ops.fused import layer_norm
 
 
 @dataclass(frozen=True, kw_only=True)

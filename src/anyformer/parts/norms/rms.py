@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Norm, NormSpec, Positive, Range, Site, param
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.norm import rms_norm
+from anyformer.ops.fused import rms_norm
 
 
 @dataclass(frozen=True, kw_only=True)

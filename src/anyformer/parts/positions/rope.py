@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.core import Heads, Position, PositionSpec, Positive, Site
 from anyformer.errors import SpecError
-from anyformer.ops.rotation import rotate
+from anyformer.ops.fused import rotate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.core.fields import Positive
 from anyformer.core.frame import Marks
 from anyformer.core.module import Borrowed, Call, Linear, Module, Site, param
-from anyformer.core.positions import Bias, Heads, Position, PositionSpec
+from anyformer.core.part import Bias, Heads, Position, PositionSpec
 from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, Part, decode
-from anyformer.core.paths import assign
+from anyformer.core.plain_data import assign
 from anyformer.errors import SpecError
 from anyformer.models.single import Single, SingleModel, stack_modules_of, stacks_of
 from anyformer.shrink.removal import RemainingUnits, Removal

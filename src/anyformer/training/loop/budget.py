@@ -1,6 +1,7 @@
-"""The length of a run, and its predicted time and memory.
+"""The length of a run, its predicted time and memory, and the micro-batches that fit.
 
-Budgets in tokens or FLOPs are converted to steps before the start; minutes use the clock.
+Budgets in tokens or FLOPs are converted to steps before the start; minutes use the clock. On a CPU the system kills a
+process that needs too much memory without an error, so the estimate is checked first.
 """
 
 import math
@@ -8,13 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import torch
+
 from anyformer.core import ModelSpec, Work
-from anyformer.core.costs import total_cost
+from anyformer.core.costs import kept_bytes, total_cost
+from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.row_plan import LoaderPosition
-from anyformer.errors import at
-from anyformer.training.loop.memory import estimate
-from anyformer.training.loop.precision import Precision
-from anyformer.training.recipes.recipe import USUAL_STEPS, TrainSpec
+from anyformer.data.preparation.shards import Prepared
+from anyformer.errors import ResourceError, at
+from anyformer.ops.devices import available
+from anyformer.training.distributed import ALONE, World, divides
+from anyformer.training.loop.feed import width_of
+from anyformer.training.loop.loss_module import DTYPES, Precision
+from anyformer.training.recipes.recipe import USUAL_STEPS, Recipe, TrainSpec
 
 Status = Literal["applied", "non_finite", "overflow", "empty"]
 """Outcome of an update. non_finite: loss or gradient was not finite, so it was not applied; overflow: the same in fp16,
@@ -46,6 +53,19 @@ class Step:
 
 
 Observer: TypeAlias = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """True for every n-th step and for the last one."""
+
+    every: int
+    finished: Callable[[], bool]
+    """Whether the step that was just taken is the last one."""
+
+    def __call__(self, step: Step) -> bool:
+        return self.finished() or bool(self.every and step.number % self.every == 0)
+
 
 OVERFITTING = 0.01
 """A validation loss above the lowest one by more than this fraction of it counts as over-fitting (`train.stop`)."""
@@ -195,3 +215,66 @@ class PredictedCost:
         rates = RATES[device]
         each = rates.overhead_s + self.step_flops / rates.flops + self.params * rates.parameter_s
         return rates.start_s + steps * each
+
+
+OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError, RuntimeError)
+_CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
+_PROPOSAL = (
+    'Less memory: a smaller train.micro_batch or data.context, train.recompute="blocks", a smaller model.dim or depth.'
+)
+PER_PARAMETER = 16
+"""Bytes per parameter: weight, gradient and two moments of the optimiser, in fp32."""
+
+
+def estimate(model: ModelSpec, context: int, precision: Precision = "fp32") -> tuple[int, int]:
+    """Bytes for weights, gradients and the optimiser's state, and bytes of activations for each row of `context`
+    tokens, computed from the model's cost."""
+    one, two = Work(batch=1, length=context), Work(batch=2, length=context)
+    card = total_cost(model, one)
+    fixed, row = card.params * PER_PARAMETER, card.activation_bytes
+    if precision != "fp32":
+        first = kept_bytes(model, one, DTYPES[precision])
+        row = kept_bytes(model, two, DTYPES[precision]) - first
+        fixed += first - row  # copies of the weights in the lower precision
+    return fixed, row
+
+
+def micro_batch_tokens(recipe: Recipe, prepared: Prepared, world: World, precision: Precision) -> int | None:
+    """Tokens of a micro-batch: as set in the recipe, or else the whole batch halved until it fits in memory."""
+    context, sides = prepared.context, 2 if recipe.model.needs_source else 1
+    setting, free = recipe.train.micro_batch, available(world.device)
+    free = None if free is None else int(-world.maximum(-free))  # all ranks use the same size
+    most = recipe.train.batch_tokens // world.size if setting == "auto" else setting
+    fixed, row = estimate(recipe.model, context, precision)
+    fixed = fixed // world.size if divides(world, recipe.train.parallel) else fixed
+    rows = max(1, most // (sides * context))
+    if free is not None and setting == "auto":
+        while rows > 1 and fixed + rows * row > free:
+            rows //= 2
+    if free is not None and fixed + rows * row > free:
+        gib = 1 << 30
+        raise ResourceError(
+            f"out of memory before the start: {fixed / gib:.2f} GiB for weights, gradients and moments and "
+            f"{rows * row / gib:.2f} GiB for the backward pass are needed, {free / gib:.2f} GiB are free. {_PROPOSAL}"
+        )
+    if setting != "auto":
+        return setting
+    tokens = rows * sides * context
+    return None if tokens >= recipe.train.batch_tokens // world.size else tokens
+
+
+def smaller_micro_batch(
+    error: BaseException, batch: Batch, now: int | None, recipe: Recipe, world: World = ALONE
+) -> int:
+    """Half of the micro-batch that ran out of memory; raises ResourceError if it is fixed or cannot be halved."""
+    about_memory = isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _CPU_WORDS)
+    if isinstance(error, RuntimeError) and not about_memory:
+        raise error
+    width, height = width_of(batch), len(batch.tokens)
+    rows = height if now is None else min(height, max(1, now // width))
+    torch.cuda.empty_cache()
+    if recipe.train.micro_batch != "auto" or rows == 1 or world.size > 1:  # a rank cannot retry alone
+        why = ' Set train.micro_batch="auto", or to less.' if recipe.train.micro_batch != "auto" else ""
+        why = f" Set train.micro_batch={max(1, rows // 2) * width}." if world.size > 1 else why
+        raise ResourceError(f"out of memory with {rows} rows of {width} tokens at once.{why} {_PROPOSAL}") from None
+    return (rows // 2) * width

@@ -12,29 +12,42 @@ import torch
 from torch import Tensor
 
 from anyformer.data.batching.batch import Batch
-from anyformer.data.preparation.prepared import Loader, Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.errors import TrainingError
-from anyformer.models.stack import layer_count, reconstructs
-from anyformer.ops.compile_choice import Execution, Updates, execution_of
+from anyformer.models.stack import layer_count, recompute, reconstructs
 from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
 from anyformer.optim.optimizer import clip, learned
 from anyformer.optim.tunings.tuning_spec import freeze
 from anyformer.training.distributed import World, divides, refuse_cut, wrapped
-from anyformer.training.loop import memory
-from anyformer.training.loop.budget import Budget, Progress, Status, Step, budget_of, step_flops
-from anyformer.training.loop.feed import Feed, PreparedBatch
+from anyformer.training.loop.budget import (
+    OUT_OF_MEMORY,
+    Budget,
+    Progress,
+    Status,
+    Step,
+    budget_of,
+    micro_batch_tokens,
+    smaller_micro_batch,
+    step_flops,
+)
+from anyformer.training.loop.feed import Feed, Loader, PreparedBatch, Purpose, derive, generator
 from anyformer.training.loop.graph_capture import CapturedPasses, Factors, Passes
 from anyformer.training.loop.loss_module import (
+    Execution,
     LossModule,
+    LossScale,
+    Updates,
+    autocast,
     build_models,
     compile_layers,
     compile_setting,
     compile_whole,
+    execution_of,
+    resolve_precision,
     runs_as_graphs,
     takes_more_rows,
 )
-from anyformer.training.loop.precision import LossScale, Purpose, autocast, derive, generator, resolve_precision
 from anyformer.training.loop.truncated_bptt import carried_state, refuse_carry, refuse_far
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import complete
@@ -69,7 +82,7 @@ class Trainer:
         self.precision = resolve_precision(train.precision, device)
         self.step_flops = step_flops(recipe.model, train, prepared.context)
         self.budget: Budget = budget_of(train, self.step_flops)
-        self.progress = Progress(micro_batch=memory.micro_batch(recipe, prepared, self.world, self.precision))
+        self.progress = Progress(micro_batch=micro_batch_tokens(recipe, prepared, self.world, self.precision))
         # A model that will be sharded is built on the CPU: it may not fit whole on one device.
         self.models = build_models(recipe, self.objective, torch.device("cpu") if sharded else device)
         rates = freeze(recipe.tune, recipe.model, self.models["model"]) if recipe.tune else {}
@@ -78,7 +91,7 @@ class Trainer:
             refuse_far(self.loss_module.model, prepared)
         if carries:
             self.loss_module.carried = carried_state(recipe, prepared, self.loss_module.model)
-        memory.recompute(self.loss_module.model, train.recompute)
+        recompute(self.loss_module.model, train.recompute)
         updates, setting = self._updates(sharded), compile_setting(self.objective, train)
         execution = execution or execution_of(setting, updates, gpu=on_gpu(device))
         self.execution: Execution = possible_here(execution, updates)
@@ -177,9 +190,9 @@ class Trainer:
         while True:
             try:
                 return self._accumulate(batch)
-            except memory.OUT_OF_MEMORY as error:
+            except OUT_OF_MEMORY as error:
                 size = self.progress.micro_batch
-                self.progress.micro_batch = memory.smaller(error, batch.batch, size, self.recipe, self.world)
+                self.progress.micro_batch = smaller_micro_batch(error, batch.batch, size, self.recipe, self.world)
             self.optimizer.zero_grad()
 
     def _accumulate(self, batch: PreparedBatch) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_u
 
 from anyformer.core import Frame, Model, ModelSpec, Out, Part, PartSpec, Position, Site, State, WrappedModel
 from anyformer.core.frame import detach, nbytes, reorder
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.models.single import stack_modules_of
 from anyformer.models.stack import StackModule

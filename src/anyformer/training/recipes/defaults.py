@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from anyformer.core.paths import Tree, merge
+from anyformer.core.plain_data import Tree, merge
 from anyformer.data.sources.named_source import Extent
 from anyformer.training.recipes.recipe import BUDGETS
 from anyformer.training.recipes.toml_layers import TomlLayers, of_preset

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.core import decode
-from anyformer.core.paths import Tree
+from anyformer.core.plain_data import Tree
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import Extent
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec

@@ -10,12 +10,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from anyformer.core.discovery import catalogue_suffices
-from anyformer.core.paths import split
+from anyformer.core.plain_data import split
 from anyformer.core.spec import Spec, decode
 from anyformer.core.stand_ins import StandIn, stand_ins
 from anyformer.errors import Problem, SpecError
-from anyformer.models.presets import preset_names
-from anyformer.training.recipes.toml_layers import TomlLayers, decode_layers, of_preset, overridden, read
+from anyformer.training.recipes.toml_layers import TomlLayers, decode_layers, of_preset, overridden, preset_names, read
 
 FROM_DATA = ("data", "objective")
 """Sections that are completed when the data are read."""

@@ -12,8 +12,7 @@ from anyformer.errors import SpecError
 from anyformer.models import decoder, encoder, encoder_decoder  # noqa: F401  (the three shapes join their family)
 from anyformer.objectives.objective import Objective
 from anyformer.optim.adamw import AdamW
-from anyformer.optim.optimizer import OptimizerSpec
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.schedules.cosine import Cosine
 from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.toml_layers import FORMAT, TomlLayers, decode_layers, read

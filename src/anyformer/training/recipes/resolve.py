@@ -16,20 +16,18 @@ from typing import Any, TypedDict
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.discovery import discover
 from anyformer.core.fields import leaves
-from anyformer.core.paths import Tree, assign, merge, parse_override, split
+from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import Extent, is_data, measure, peek, source_of, usual_tokenizer
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
-from anyformer.models.presets import preset_names
 from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
-from anyformer.optim.optimizer import OptimizerSpec
-from anyformer.optim.schedule import ScheduleSpec
+from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, rule_for
 from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point, with_chat_template
@@ -43,7 +41,7 @@ from anyformer.training.recipes.recipe import (
     TrainSpec,
     decode_recipe,
 )
-from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, read
+from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, preset_names, read
 from anyformer.training.runs.checkpoint import run_recipe
 from anyformer.training.runs.starting import StartingPoint
 
@@ -294,7 +292,8 @@ def _with_data(document: TomlLayers) -> TomlLayers:
         kind = {**source, **defaults.get("source", {})}["kind"]
     if not isinstance(data.get("tokenizer"), Mapping) or "kind" not in data["tokenizer"]:
         defaults["tokenizer"] = _other_tokenizer(document) or usual_tokenizer(kind)
-    return with_chat_template(document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document)
+    document = document.on(TomlLayers.of({"data": defaults}, DEFAULT)) if defaults else document
+    return with_chat_template(document) if "init_from" in document.data else document
 
 
 def _other_tokenizer(document: TomlLayers) -> Tree | None:

@@ -16,12 +16,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anyformer.core.fields import leaves
-from anyformer.core.paths import Tree, assign, merge, parse_override, split
+from anyformer.core.fields import did_you_mean, leaves
+from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.core.schema import tables
 from anyformer.core.spec import Spec, decode, default_of, hints_of
 from anyformer.errors import Problem, SpecError
-from anyformer.models.presets import FOLDER, preset_file, preset_names
 
 FORMAT = 2
 MAX_BYTES = 1 << 20
@@ -92,6 +91,22 @@ def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
             document = document.with_value(key, value)
     _check_format(document.data, COMMAND_LINE)
     return document
+
+
+PRESETS = Path(__file__).parents[2] / "models" / "presets"
+"""Complete models to start from: one recipe file each, named after the model."""
+
+
+def preset_names() -> tuple[str, ...]:
+    """The name of every preset."""
+    return tuple(sorted(file.stem for file in PRESETS.glob("*.toml")))
+
+
+def preset_file(name: str) -> Path:
+    """The recipe file behind a name; a name is never a path."""
+    if name not in preset_names():
+        raise SpecError(f"no preset is called {name!r}.{did_you_mean(name, preset_names())}")
+    return PRESETS / f"{name}.toml"
 
 
 def locate(target: str) -> Path:
@@ -186,7 +201,7 @@ def _check_format(data: Tree, where: str) -> None:
 
 
 def _label(file: Path) -> str:
-    return f"preset {file.stem}" if file.parent == FOLDER else str(file)
+    return f"preset {file.stem}" if file.parent == PRESETS else str(file)
 
 
 def _near_file(missing: Path) -> str:

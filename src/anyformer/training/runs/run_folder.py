@@ -1,14 +1,17 @@
-"""Writes a run folder: created once, locked while a process trains in it, and continued after an interruption."""
+"""Writes a run folder: created once, locked while a process trains in it, and continued after an interruption; and the
+metrics of every step, to the folder and to other destinations."""
 
+import importlib
 import json
+import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors
@@ -18,8 +21,8 @@ import torch
 from filelock import FileLock, Timeout
 
 import anyformer
-from anyformer.data.preparation.prepared import Prepared
 from anyformer.data.preparation.shards import TOKENIZER as PREPARED_TOKENIZER
+from anyformer.data.preparation.shards import Prepared
 from anyformer.disk import (
     CHAT_TEMPLATE,
     CHECKPOINTS,
@@ -38,6 +41,7 @@ from anyformer.disk import (
 from anyformer.errors import SpecError
 from anyformer.ops.devices import device_name
 from anyformer.training.distributed import World
+from anyformer.training.loop.budget import Moments, Step
 from anyformer.training.recipes.recipe import Loaded
 
 LOCK = ".lock"
@@ -181,3 +185,128 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
+
+
+class Sink(Protocol):
+    """A destination of metrics."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Records the metrics of a step: loss, lr, valid_loss, ..."""
+
+    def close(self) -> None:
+        """Called once after the last step."""
+
+
+class TensorBoard:
+    """Event files for TensorBoard, in a folder of the run. Needs the extra `track`."""
+
+    def __init__(self, run: Path, start: int):
+        module = importlib.import_module("torch.utils.tensorboard")
+        # After a resume, events of later steps that the interrupted run wrote are purged.
+        self._writer: Any = module.SummaryWriter(str(run / "tensorboard"), purge_step=start + 1)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+SINKS: Mapping[str, Callable[[Path, int], Sink]] = {"tensorboard": TensorBoard}
+"""Name in `log.sinks` -> constructor of the sink from (run folder, number of steps done)."""
+TIMES = ("wall_s", "tokens_per_s", "peak_bytes")
+"""Keys whose values differ between two otherwise identical runs."""
+
+
+class Metrics:
+    """Writes steps to metrics.jsonl."""
+
+    def __init__(self, folder: RunFolder, when: Moments):
+        self.folder, self.when = folder, when
+
+    def __call__(self, step: Step) -> None:
+        if self.when(step) or step.status != "applied":
+            self.folder.metric(line(step))
+
+
+def finite(value: float) -> float | None:
+    """The value, or None if it is infinite or not a number, which JSON cannot write."""
+    return value if math.isfinite(value) else None
+
+
+def line(step: Step) -> dict[str, object]:
+    """A step as a line of metrics.jsonl."""
+    return {
+        "step": step.number,
+        "epoch": step.epoch,
+        "tokens": step.tokens,
+        "loss": finite(step.loss),
+        "terms": {name: finite(value) for name, value in step.terms.items()},
+        "lr": step.lr,
+        "gradient_norm": finite(step.gradient_norm),
+        "status": step.status,
+        "wall_s": round(step.wall_s, 3),
+        "tokens_per_s": round(step.tokens_per_s, 1),
+        "peak_bytes": step.peak_bytes,
+    }
+
+
+class Sinks:
+    """Forwards new metrics to all sinks; must run after the observers that write metrics."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        names: Iterable[str],
+        when: Moments,
+        log: Callable[[str], None],
+        start: int = 0,
+        known: Mapping[str, Callable[[Path, int], Sink]] = SINKS,
+    ):
+        self.folder, self.when, self.log = folder, when, log
+        self.file = folder.path / METRICS
+        self.read = self.file.stat().st_size if self.file.exists() else 0
+        self.sinks: dict[str, Sink] = {}
+        for name in names:
+            try:
+                self.sinks[name] = known[name](folder.path, start)
+            except Exception as error:
+                self._remove(name, error)
+
+    def __call__(self, step: Step) -> None:
+        lines = list(self._new_lines()) if self.sinks else []
+        for name, sink in list(self.sinks.items()):
+            try:
+                for number, values in lines:
+                    sink.log(number, values)
+                if self.when.finished():
+                    sink.close()
+            except Exception as error:
+                self._remove(name, error)
+
+    def _remove(self, name: str, error: Exception) -> None:
+        self.sinks.pop(name, None)
+        why = f"{type(error).__name__}: {error}".split("\n")[0]
+        self.folder.event("sink_failed", sink=name, why=why)
+        hint = " Install it: pip install 'anyformer[track]'." if isinstance(error, ModuleNotFoundError) else ""
+        self.log(f"log.sinks: {name} failed ({why}) and is turned off; training continues.{hint}")
+
+    def _new_lines(self) -> Iterator[tuple[int, dict[str, float]]]:
+        if self.file.exists():
+            with self.file.open("rb") as file:
+                file.seek(self.read)
+                new = file.read()
+            self.read += len(new)
+            for facts in map(json.loads, new.decode("utf-8").splitlines()):
+                yield facts["step"], dict(_numbers(facts))
+
+
+def _numbers(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a line of metrics; those of a nested table are named `table/name`."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and (prefix or name != "step"):
+            yield f"{prefix}{name}", float(value)

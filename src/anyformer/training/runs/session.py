@@ -12,8 +12,9 @@ from types import FrameType
 from typing import Any
 
 from anyformer.core import Spec
+from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.data.preparation.prepared import Prepared
+from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
 from anyformer.errors import (
@@ -28,17 +29,24 @@ from anyformer.errors import (
     memory_errors,
     of_os_error,
 )
-from anyformer.statistics.readable_numbers import counted
 from anyformer.training.distributed import World, joined
-from anyformer.training.loop.budget import OVERFITTING, Budget, Observer, Progress, budget_of
+from anyformer.training.loop.budget import OVERFITTING, Budget, Moments, Observer, Progress, budget_of
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers import Evaluating, Metrics, Moments, Sampling, Sinks, Trouble
+from anyformer.training.observers import (
+    Evaluating,
+    Sampling,
+    Saving,
+    Trouble,
+    check_room,
+    put_back,
+    start_from,
+    tensors_of,
+)
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
 from anyformer.training.recipes.resolve import Target, check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import RunFolder, alone, environment, refuse_occupied
-from anyformer.training.runs.saving import Saving, check_room, put_back, start_from, tensors_of
+from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, alone, environment, refuse_occupied
 from anyformer.training.runs.starting import StartingPoint
 
 RUNS = Path("runs")

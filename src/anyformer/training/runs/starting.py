@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from anyformer.core import ModelSpec
-from anyformer.core.paths import Tree
+from anyformer.core.plain_data import Tree
 from anyformer.data.record import SourceSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import CheckpointError, SpecError

@@ -21,13 +21,14 @@ from anyformer.data.batching.row_plan import (
     Integers,
     Lengths,
     LoaderPosition,
+    NumberFile,
     Order,
     RowPlan,
+    Side,
     mix,
     scramble,
     windowed,
 )
-from anyformer.data.preparation.shards import NumberFile, Side
 
 WINDOW = 2048
 CUTS = 2

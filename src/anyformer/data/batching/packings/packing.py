@@ -15,10 +15,9 @@ from torch import Tensor
 
 from anyformer.core import Frame, Spec
 from anyformer.data.batching.batch import Batch, Continuation, RowLabels
-from anyformer.data.batching.row_plan import Integers, LoaderPosition, RowPlan, few_sizes
+from anyformer.data.batching.row_plan import Integers, LoaderPosition, RowPlan, Side, Split, few_sizes
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.encoding import CUT, SPECIAL_TOKENS, UNTAGGED
-from anyformer.data.preparation.shards import Side, Split
 from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
 from anyformer.errors import DataError, SpecError
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.batching.packings.packing import Arrays, PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import Integers, LoaderPosition, TokenRows, mix
-from anyformer.data.preparation.shards import Side
+from anyformer.data.batching.row_plan import Integers, LoaderPosition, Side, TokenRows, mix
 
 
 @dataclass(frozen=True, kw_only=True)

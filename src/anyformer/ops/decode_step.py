@@ -1,4 +1,5 @@
-"""x W^T + b for the few rows of a decoding step: weights laid out for it, and kernels on a GPU.
+"""What a decoding step of few rows computes: products x W^T + b, with weights laid out for it, and attention to a
+cache; kernels for both on a GPU.
 
 One row has its own kernel, bound by the time to read W: y = activation(norm(x) W^T + b) + residual, where everything
 but W is optional. Next to the product these are few values, but as separate kernels they would take as long as it does.
@@ -6,22 +7,26 @@ but W is optional. Next to the product these are few values, but as separate ker
 
 If the number of outputs is odd, rows of scores begin at unaligned addresses, for which libraries only have slow
 kernels. Then (W x^T)^T is computed: the same scores in column-major memory, aligned.
+
+`attend_step` writes a new key and value to their slot and attends to all slots up to it, in one kernel that reads what
+is filled, not what is allocated. `attend_step_loop` is the definition; the kernel is `decode_attention_kernel`.
 """
 
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from anyformer.core.module import Linear, Module
-from anyformer.ops import activations
+from anyformer.ops.activations import ACTIVATION_FUNCTIONS
 from anyformer.ops.devices import TRITON, supports_triton
 from anyformer.ops.operators import operator, register_kernel
 
 if TRITON:
-    from anyformer.ops.kernels.one_row_kernel import launch
+    from anyformer.ops.kernels.decode_attention_kernel import launch as launch_attention
+    from anyformer.ops.kernels.one_row_kernel import launch as launch_product
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid")
 """Activations that the kernel supports."""
@@ -32,9 +37,14 @@ _ALIGNED = 8
 _MOST_ROWS = 512
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LONGEST = 1 << 15
-_SCHEMA = (
+_ONE_ROW_SCHEMA = (
     "one_row(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, "
     "str norm='', Tensor[]? affine=None, float eps=0.0, str activation='') -> Tensor"
+)
+_MOST_CHANNELS = 256
+_ATTEND_STEP_SCHEMA = (
+    "attend_step(Tensor heads, Tensor(a!) keys, Tensor(b!) values, Tensor(c!) filled, Tensor positions, float scale)"
+    " -> Tensor"
 )
 
 
@@ -46,11 +56,11 @@ def supports_one_row(x: Float[Tensor, "*batch i"], weight: Float[Tensor, "o i"])
     return fits and supports_triton(x)
 
 
-def _shape(x: Tensor, weight: Tensor, *_: object, **__: object) -> Tensor:
+def _row_shape(x: Tensor, weight: Tensor, *_: object, **__: object) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-@operator(_SCHEMA, _shape)
+@operator(_ONE_ROW_SCHEMA, _row_shape)
 def one_row(
     x: Tensor,
     weight: Tensor,
@@ -63,7 +73,7 @@ def one_row(
 ) -> Tensor:
     """y [*batch o] of x [*batch i], a single row. `norm`: "layer", "rms" or none."""
     with torch.cuda.device_of(x):
-        return launch(x, weight, bias, residual, norm, affine or (), eps, activation)
+        return launch_product(x, weight, bias, residual, norm, affine or (), eps, activation)
 
 
 def one_row_loop(
@@ -83,7 +93,7 @@ def one_row_loop(
         row = F.layer_norm(row, row.shape, gain, shift, eps) if layer else F.rms_norm(row, row.shape, gain, eps)
     sums = torch.stack([(row * each.float()).sum() for each in weight])
     sums = sums if bias is None else sums + bias.float()
-    sums = activations.activation(activation)(sums) if activation else sums  # type: ignore[arg-type]
+    sums = ACTIVATION_FUNCTIONS[activation](sums) if activation else sums
     sums = sums if residual is None else sums + residual.flatten().float()
     return sums.to(x.dtype).view(*x.shape[:-1], -1)
 
@@ -152,3 +162,44 @@ def lay_out(model: nn.Module) -> None:
     for module in model.modules() if devices == {"cpu"} else ():
         if isinstance(module, Linear):
             module.weight.data = module.weight.data.t().contiguous().t()
+
+
+def supports_step(q: Float[Tensor, "b t h c"], keys: Float[Tensor, "b s g c"]) -> bool:
+    """True: there is one token a row, and the device, the dtypes and the head size suit the kernel."""
+    channels = q.shape[3]
+    fits = q.shape[1] == 1 and q.dtype == keys.dtype and channels <= _MOST_CHANNELS and channels & (channels - 1) == 0
+    return fits and supports_triton(q)
+
+
+def _step_shape(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
+    rows, both, channels = heads.shape
+    return heads.new_empty(rows, both - 2 * keys.shape[2], channels)
+
+
+@operator(_ATTEND_STEP_SCHEMA, _step_shape)
+def attend_step(heads: Tensor, keys: Tensor, values: Tensor, filled: Tensor, positions: Tensor, scale: float) -> Tensor:
+    """y [b h c] of the tokens at positions [b], whose heads [b h+2g c] are queries, a key and a value for each group.
+
+    Keys and values are written to the cache [b s g c]. All three come in one tensor, as one projection computes them:
+    a compiler would copy three slices of it.
+    """
+    with torch.cuda.device_of(heads):
+        return launch_attention(heads, (keys, values, filled), positions, scale)
+
+
+def attend_step_loop(
+    heads: Float[Tensor, "b both c"],
+    cache: tuple[Float[Tensor, "b s g c"], Float[Tensor, "b s g c"], Bool[Tensor, "b s"]],
+    positions: Int[Tensor, " b"],
+    scale: float,
+) -> Float[Tensor, "b h c"]:
+    """The definition, row by row and head by head."""
+    (keys, values, filled), groups = cache, cache[0].shape[2]
+    q, k, v = heads.split_with_sizes((heads.shape[1] - 2 * groups, groups, groups), dim=1)
+    group, y = q.shape[1] // groups, torch.empty_like(q)
+    for row, at in enumerate(positions.tolist()):
+        keys[row, at], values[row, at], filled[row, at] = k[row], v[row], True
+        for head in range(q.shape[1]):
+            seen = keys[row, : at + 1, head // group], values[row, : at + 1, head // group]
+            y[row, head] = (scale * seen[0] @ q[row, head]).softmax(0) @ seen[1]
+    return y

@@ -1,23 +1,29 @@
-"""Root-mean-square and layer normalisation of the last dimension.
+"""Functions of each token by itself that are several kernels in torch and one here, on a GPU in uncompiled code.
+
+Root-mean-square and layer normalisation of the last dimension:
 
 y = g x / sqrt(mean(x^2) + eps)          y = g (x - mean(x)) / sqrt(var(x) + eps) + b
 
 Under mixed precision x is half precision and the gain is float32. Torch's kernels take one dtype for both, so that x
-would be copied to float32 and y back again. On a GPU one kernel reads x and writes y in half precision, and computes in
-float32; a compiler makes such a kernel itself.
+would be copied to float32 and y back again. The kernel reads x and writes y in half precision, and computes in float32.
+
+Rotation of pairs of channels, of the first half with the second, by angles that grow with the position:
+
+(x_1, x_2) -> (x_1 cos a - x_2 sin a, x_2 cos a + x_1 sin a),  a = position x frequency
 """
 
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.ops.devices import TRITON, is_empty, supports_triton
 
 if TRITON:
     from anyformer.ops.kernels.norm_kernel import LONGEST, backward, forward
+    from anyformer.ops.kernels.rotation_kernel import launch as rotation
 
 
 def rms_norm(x: Float[Tensor, "*n d"], gain: Float[Tensor, " d"], eps: float) -> Float[Tensor, "*n d"]:
@@ -65,3 +71,37 @@ class _Norm(torch.autograd.Function):
         x, gain, mean, scale = ctx.saved_tensors
         dx, by_gain, by_shift = backward(x, gain, mean, scale, dy, ctx.centred)
         return dx, by_gain, by_shift if ctx.shifted else None, None, None
+
+
+def rotate(
+    x: Float[Tensor, "b t h c"], positions: Int[Tensor, "#b t"], frequency: Float[Tensor, " pairs"]
+) -> Float[Tensor, "b t h c"]:
+    """x turned by its positions."""
+    single = x.dtype != torch.float64 and frequency.dtype == torch.float32
+    if single and supports_triton(x) and not torch.compiler.is_compiling() and not is_empty(x) and x.numel():
+        y: Tensor = _Rotation.apply(x, positions, frequency)  # type: ignore[no-untyped-call]
+        return y
+    return rotate_plain(x, positions, frequency)
+
+
+def rotate_plain(x: Tensor, positions: Tensor, frequency: Tensor) -> Tensor:
+    """The definition: the reference for the kernel."""
+    angle = positions[..., None, None] * frequency  # [b t 1 c/2]
+    cos, sin = angle.cos().type_as(x), angle.sin().type_as(x)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class _Rotation(torch.autograd.Function):
+    """The rotation; its backward pass is one by the opposite angle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, frequency: Tensor) -> Tensor:
+        ctx.save_for_backward(positions, frequency)
+        return rotation(x, positions, frequency, 1.0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        positions, frequency = ctx.saved_tensors
+        return rotation(dy, positions, frequency, -1.0), None, None

@@ -2,10 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from anyformer.statistics.intervals import Interval
 
 _COUNTS = ("", " k", " M", " B", " T")
 _FLOPS = (" ", " k", " M", " G", " T", " P", " E", " Z", " Y")
@@ -38,14 +34,10 @@ def spelled(number: int) -> str:
     return _WORDS[number] if number < len(_WORDS) else str(number)
 
 
-def difference(interval: "Interval") -> str:
-    """A difference with its interval, in decimals that show it: -0.160 (-0.203 to -0.116)."""
-    if not math.isfinite(interval.value):
-        return "unknown"
-    bounds = [interval.value, *(bound for bound in (interval.low, interval.high) if bound is not None)]
-    places = 3 if max(map(abs, bounds)) >= 0.01 else 6
-    value, *ends = (f"{bound:+.{places}f}" for bound in bounds)
-    return f"{value} ({ends[0]} to {ends[1]})" if ends else f"{value} (no interval)"
+def part(count: int, total: int, what: str = "records") -> str:
+    """3 of 1,200 records (0.2%)."""
+    share = 100 * count / total
+    return f"{count:,} of {total:,} {what} ({share:.1f}%)" if share >= 0.1 else f"{count:,} of {total:,} {what}"
 
 
 def clock(seconds: float) -> str:

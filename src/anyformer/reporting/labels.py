@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 
-from anyformer.drawing.charts import INK
+from anyformer.reporting.pages import INK
 
 Rectangle: TypeAlias = tuple[float, float, float, float]
 """Left, bottom, right and top, in printer's points."""
