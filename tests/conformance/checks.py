@@ -52,8 +52,10 @@ class Check:
     limit: str | None = None
     causal_only: bool = False
     costly: bool = False
-    """True: takes longer than the other checks; the fast suite applies the check to parts in decoders and to whole
-    models, the slow suite to all others too."""
+    """True: takes longer than the other checks; the fast suite applies the check to parts in decoders and to a few
+    whole models, the slow suite to all others too."""
+    shallow: bool = False
+    """True: a property of each layer by itself, checked in one layer. All others hold for two."""
 
 
 CHECKS: list[Check] = []
@@ -63,10 +65,10 @@ LIMITS = frozenset(
 
 
 def check(
-    limit: str | None = None, causal_only: bool = False, costly: bool = False
+    limit: str | None = None, causal_only: bool = False, costly: bool = False, shallow: bool = False
 ) -> Callable[[Callable[[Subject], None]], Check]:
     def add(run: Callable[[Subject], None]) -> Check:
-        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly))
+        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly, shallow))
         return CHECKS[-1]
 
     return add
@@ -75,6 +77,7 @@ def check(
 def apply(check: Check, subject: Subject) -> None:
     """A declared limit must be true: then the check fails, or the part refuses."""
     assert set(subject.limits) <= LIMITS, f"unknown limits: {set(subject.limits) - LIMITS}"
+    subject = subject.shallow if check.shallow else subject
     if check.limit not in subject.limits:
         check.run(subject)
         return
@@ -94,7 +97,7 @@ def round_trip(subject: Subject) -> None:
     assert decode(ModelSpec, spec.to_dict()).digest() == spec.digest()
 
 
-@check()
+@check(shallow=True)
 def every_tensor_is_filled_after_a_meta_build(subject: Subject) -> None:
     direct = subject.spec.module()
     with torch.no_grad():
@@ -188,12 +191,12 @@ def rows_do_not_depend_on_their_neighbours(subject: Subject) -> None:
     rows_alone(subject, training=False)
 
 
-@check(limit="batch")
+@check(limit="batch", shallow=True)
 def rows_do_not_depend_on_their_neighbours_in_training(subject: Subject) -> None:
     rows_alone(subject, training=True)
 
 
-@check(limit="state", causal_only=True)
+@check(limit="state", causal_only=True, shallow=True)
 def step_by_step_equals_parallel(subject: Subject) -> None:
     in_chunks(subject, [1] * 14)
 
@@ -286,7 +289,7 @@ def an_idle_row_keeps_its_state(subject: Subject) -> None:
         near(y[1:2], subject.hidden[1:2, 6:8])
 
 
-@check(limit="bf16", causal_only=True)
+@check(limit="bf16", causal_only=True, shallow=True)
 def bf16_decodes(subject: Subject) -> None:
     if "state" in subject.limits:
         return
@@ -309,18 +312,17 @@ def state_shapes_do_not_depend_on_the_step(subject: Subject) -> None:
             assert tree_map(lambda leaf: (leaf.shape, leaf.dtype), state) == before
 
 
-@check()
+@check(shallow=True)
 def parameters_and_state_bytes_are_counted_exactly(subject: Subject) -> None:
     assert subject.card.params == sum(parameter.numel() for parameter in subject.model.parameters())
     if subject.causal:
-        assert subject.card.state_bytes == nbytes(subject.state(2, max_len=14))
+        assert subject.card.state_bytes == nbytes(subject.state(2, max_len=WORK.length))
 
 
-@check(costly=True)
+@check(costly=True, shallow=True)
 def flops_equal_the_counter(subject: Subject) -> None:
     """The counter knows no mask, and neither does the card; `pairs` has tests of its own."""
-    subject = subject.shallow
-    model, tokens = subject.fresh(), subject.tokens(2)
+    model, tokens = subject.fresh(), subject.tokens(2, WORK.length)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         memory = unpadded_memory(subject, model)
         forward = model(tokens, Frame(memory=memory)).y
@@ -342,7 +344,7 @@ def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
     assert all(gradient.abs().max() > 0 for name, gradient in gradients.items() if not name.endswith("bias")), gradients
 
 
-@check(limit="bf16")
+@check(limit="bf16", shallow=True)
 def bf16_is_near_fp32(subject: Subject) -> None:
     model = subject.fresh().bfloat16()
     with torch.no_grad():
@@ -351,7 +353,7 @@ def bf16_is_near_fp32(subject: Subject) -> None:
     assert (rough - subject.hidden).abs().mean() < 0.05 * subject.hidden.abs().mean()
 
 
-@check(limit="bf16", costly=True)
+@check(limit="bf16", costly=True, shallow=True)
 def mixed_precision_trains(subject: Subject) -> None:
     model, tokens = subject.fresh().train(), subject.tokens()
     exact = subject.run(tokens, model=model)
@@ -363,9 +365,8 @@ def mixed_precision_trains(subject: Subject) -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@check(costly=True)
+@check(costly=True, shallow=True)
 def what_mixed_precision_keeps_is_known_beforehand(subject: Subject) -> None:
-    subject = subject.shallow
     assert 0 < kept_bytes(subject.spec, WORK, torch.bfloat16) < 2 * subject.card.activation_bytes
 
 

@@ -34,11 +34,11 @@ def padded(subject: Subject, left: bool) -> None:
     frame, laid = pad(subject.tokens(), LENGTHS, left)
     with torch.no_grad():
         memory = subject.memory(3)
-        for logits in (False, True):
-            together = subject.run(laid, replace(frame, memory=memory), logits=logits)
-            for row, alone in enumerate(subject.unpadded[logits]):
-                per_token = together.dim() == 3
-                near(together[row, frame.valid[row]] if per_token else together[row], alone)
+        together = subject.hidden_and_scores(laid, replace(frame, memory=memory))
+        for row, alone in enumerate(subject.unpadded):
+            for mine, theirs in zip(together, alone, strict=True):
+                per_token = mine.dim() == 3
+                near(mine[row, frame.valid[row]] if per_token else mine[row], theirs[0])
 
 
 def packed_pairs(subject: Subject) -> None:

@@ -6,7 +6,7 @@ the slot of its family in a decoder and in an encoder, wherever it can stand.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 from unittest import mock
@@ -108,25 +108,28 @@ class Subject:
             return self.run(self.tokens())
 
     @cached_property
-    def unpadded(self) -> dict[bool, list[Tensor]]:
-        """Hidden states (False) and scores (True) of the first `LENGTHS` tokens of each row in a batch of its own."""
-        outputs: dict[bool, list[Tensor]] = {False: [], True: []}
+    def unpadded(self) -> list[tuple[Tensor, Tensor]]:
+        """Hidden states and scores of the first `LENGTHS` tokens of each row in a batch of its own."""
+        outputs = []
         with torch.no_grad():
             for row, length in enumerate(LENGTHS):
                 frame = Frame(memory=rows_of(self.memory(3), torch.tensor([row])))
-                for logits, rows in outputs.items():
-                    rows.append(self.run(self.tokens()[row : row + 1, :length], frame, logits=logits)[0])
+                outputs.append(self.hidden_and_scores(self.tokens()[row : row + 1, :length], frame))
         return outputs
+
+    def hidden_and_scores(self, tokens: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        out = self.model(tokens, frame, logits=False)
+        return out.y, self.model.logits(out.y, out.frame or frame)
 
     @cached_property
     def shallow(self) -> "Subject":
-        """One layer without the branch that only makes it whole, which is a kind of its own in this suite; whole models
-        and translators as they are."""
-        if self.name.startswith("whole") or self.spec.needs_source:
+        """One layer, in each half of a translator too; whole models as they are."""
+        if self.name.startswith("whole"):
             return self
-        branch, _ = self.spec.stack.blocks["layer"].branches
-        stack = Stack(blocks={"layer": Block(branches=(branch,))}, depth=1)
-        return Subject(self.name, replace(self.spec, stack=stack))
+        spec = self.spec
+        for path in spec.stack_paths:
+            spec = spec.with_(f"{path}.stack.depth".removeprefix("."), 1)
+        return self if spec == self.spec else Subject(self.name, spec)
 
     @cached_property
     def card(self) -> Cost:
@@ -190,15 +193,12 @@ def kinds(family: type[Spec]) -> Iterator[type[Spec]]:
     yield from family.kinds.values()
 
 
-Shape = type[Decoder] | type[Encoder]
-
-
 class Slot(NamedTuple):
     """One example of a kind, for one shape of model. Nothing is built before it is placed."""
 
     kind: type[Spec]
     index: int
-    shape: Shape
+    shape: type[Decoder] | type[Encoder]
 
     @property
     def name(self) -> str:
@@ -280,7 +280,7 @@ def placed(slot: Slot) -> Subject | str:
 
 
 def subjects_of(kind: type[Spec]) -> list[Subject]:
-    """One kind, in every model in which it can stand. It must be able to stand in one."""
+    """One kind, in every model in which it can stand, one at least."""
     results = [placed(slot) for slot in slots_of(kind)]
     subjects = [result for result in results if isinstance(result, Subject)]
     assert subjects or not results, "\n".join(map(str, results))
@@ -288,21 +288,20 @@ def subjects_of(kind: type[Spec]) -> list[Subject]:
 
 
 Host = Callable[[type[Decoder] | type[Encoder]], ModelSpec]
-
-
-def _model(shape: type[Decoder] | type[Encoder], *branches: Branch, **fields: Any) -> ModelSpec:
-    stack = Stack(blocks={"layer": Block(branches=branches)}, depth=2)
-    return shape(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=stack, **fields)
-
-
 _LOOK, _THINK = Branch(part=Attention(heads=4)), Branch(part=MLP(hidden=48))
+
+
+def _model(shape: type[Decoder] | type[Encoder], *branches: Branch, depth: int = 2, **fields: Any) -> ModelSpec:
+    """Two layers, so that what the first leaves at padding or in a state can harm the second."""
+    stack = Stack(blocks={"layer": Block(branches=branches)}, depth=depth)
+    return shape(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=stack, **fields)
 
 
 def _part(value: Any) -> Iterator[tuple[str, Host]]:
     """Alone; or looking at an encoder; or in one half of a translator, for those who need the other half, with a
     residual connection or, if the length changes, without."""
-    yield "", lambda shape: _model(shape, Branch(part=value), _THINK)
-    yield "/cross", lambda shape: _model(shape, Branch(part=Cross(part=value)), _THINK)
+    yield "", lambda shape: _model(shape, Branch(part=value))
+    yield "/cross", lambda shape: _model(shape, Branch(part=Cross(part=value)))
     yield "/translator", lambda shape: _translator(Branch(part=value), shape)
     yield "/changing", lambda shape: _translator(Branch(part=value, place="none", join=Replace()), shape)
 
@@ -312,49 +311,49 @@ def _translator(branch: Branch, shape: type[Decoder] | type[Encoder]) -> ModelSp
         Encoder: (Branch(part=Unidirectional(part=GRU()), place="none", join=Replace()),),
         Decoder: (_LOOK, Branch(part=Cross(part=Attention(heads=4)))),
     }
-    halves[shape] = (branch, _THINK)
+    halves[shape] = (branch,)
     encoder, decoder = (_model(half, *branches) for half, branches in halves.items())
     return EncoderDecoder(encoder=encoder, decoder=decoder)
 
 
 def _norm(value: Any) -> Iterator[tuple[str, Host]]:
     branch = Branch(part=Attention(heads=4), norm=value)
-    yield "", lambda shape: _model(shape, branch, _THINK, exit_norm=value)
-    yield "/qk", lambda shape: _model(shape, Branch(part=Attention(heads=4, kv_heads=2, qk_norm=value)), _THINK)
+    yield "", lambda shape: _model(shape, branch, exit_norm=value)
+    yield "/qk", lambda shape: _model(shape, Branch(part=Attention(heads=4, kv_heads=2, qk_norm=value)))
 
 
 def _join(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4), join=value), _THINK)
+    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4), join=value))
 
 
 def _mask(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4, mask=value)), _THINK)
+    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4, mask=value)))
 
 
 def _position(value: PositionSpec) -> Iterator[tuple[str, Host]]:
     doors = type(value.build(Site(dim=DIM), Heads(4, DIM // 4, 0.3)))
     inside = Branch(part=Attention(heads=4, position=value))
     if any(getattr(doors, door) is not getattr(Position, door) for door in ("rotate", "bias", "values")):
-        yield "/inside", lambda shape: _model(shape, inside, _THINK)
+        yield "/inside", lambda shape: _model(shape, inside)
     else:
-        yield "", lambda shape: _model(shape, _LOOK, _THINK, position=value)
+        yield "", lambda shape: _model(shape, _LOOK, position=value)
 
 
 def _embedding(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, embedding=value)
+    yield "", lambda shape: _model(shape, _LOOK, depth=1, embedding=value)
 
 
 def _head(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, head=value)
+    yield "", lambda shape: _model(shape, _LOOK, depth=1, head=value)
 
 
 def _pool(value: Any) -> Iterator[tuple[str, Host]]:
     head = {"kind": "classifier", "classes": 3, "pool": value}
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, head=decode(HeadSpec, head))
+    yield "", lambda shape: _model(shape, _LOOK, depth=1, head=decode(HeadSpec, head))
 
 
 def _init(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, init=value)
+    yield "", lambda shape: _model(shape, _LOOK, _THINK, depth=1, init=value)
 
 
 def _wholes() -> Iterator[tuple[str, ModelSpec]]:
