@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.test_presets import cut, every_preset, halves
+from tests.models.test_presets import cut, every_kind, every_preset, halves
 from torch import nn
 
 from anyformer.core import Frame, ModelSpec
@@ -30,7 +30,7 @@ def sub_layer_widths(spec: ModelSpec) -> list[tuple[int, int]]:
 
 
 @pytest.mark.row("TRF-14", clause="the input and the output of every sub-layer have size d")
-@every_preset
+@every_kind
 def test_every_sub_layer_keeps_the_width(name: str) -> None:
     spec = cut(name, depth=2)
     width = next(halves(spec)).dim
