@@ -12,9 +12,9 @@ gc.disable()  # until all tests are collected: nearly all that imports make stay
 CORE = ("frame", "linear", "masks", "model", "part", "positions", "states", "taps")
 SHAPED = ["anyformer.ops", "anyformer.parts", "anyformer.models", *(f"anyformer.core.{name}" for name in CORE)]
 
-SHAPED_TESTS = ("core", "ops", "parts", "models", "objectives")
-"""Folders whose tests `make test` runs with shapes checked, which doubles their time; all others, and all that compile,
-run without."""
+SHAPED_TESTS = ("core", "ops", "parts", "models")
+"""Folders whose tests `make test` runs with shapes checked, which doubles their time: those of the layers that have
+annotated shapes. All others, and all that compile, run without."""
 HERE = Path(__file__).parent
 
 
@@ -47,8 +47,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folders = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
     for item in items:
-        if item.path.relative_to(HERE).parts[0] in SHAPED_TESTS:
+        if folders[item.path] in SHAPED_TESTS:
             item.add_marker("shaped")
 
 
