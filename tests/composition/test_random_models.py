@@ -27,7 +27,7 @@ def at_random(count: int) -> settings:
     )
 
 
-@at_random(60)
+@at_random(30)
 @given(models(), SEEDS)
 def test_a_random_model_keeps_every_promise(tree: Tree, seed: int) -> None:
     check_model(tree, seed)
