@@ -28,14 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         return  # the process that only starts workers: it need not import torch, nor they wait until it has
     import torch
-    from jaxtyping import install_import_hook
 
     torch.set_num_threads(1)
     # Tests kill processes, never the machine, and what a process wrote survives it without a flush to the disk.
     os.fsync = lambda handle: None
     torch.manual_seed(0)  # devices that start later remember it; for each test this would write its whole stack down
     if config.getoption("--shapes"):  # before anything imports anyformer, or the hook sees nothing
-        install_import_hook(SHAPED, "beartype.beartype")
+        from tests.checking import check_shapes
+
+        check_shapes(SHAPED)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
