@@ -122,7 +122,7 @@ def the_future_never_changes_the_past(subject: Subject) -> None:
 
 @check(limit="future", causal_only=True)
 def the_future_never_changes_the_past_in_training(subject: Subject) -> None:
-    model = subject.fresh().train()
+    model = subject.in_training
     tokens = subject.tokens()
     other = tokens.clone()
     other[:, 9:] = (other[:, 9:] + 1) % VOCAB
@@ -293,7 +293,7 @@ def an_idle_row_keeps_its_state(subject: Subject) -> None:
 def bf16_decodes(subject: Subject) -> None:
     if "state" in subject.limits:
         return
-    model = subject.fresh().bfloat16()
+    model = subject.in_bf16
     frame = Frame(positions=torch.arange(6).expand(3, -1))
     with torch.no_grad():
         low = low_memory(subject, model)
@@ -334,7 +334,8 @@ def flops_equal_the_counter(subject: Subject) -> None:
 
 @check()
 def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
-    model = subject.fresh().train()
+    model = subject.in_training
+    model.zero_grad()
     y = subject.run(subject.tokens(), model=model, logits=True)
     y.square().mean().backward()
     used = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -346,7 +347,7 @@ def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
 
 @check(limit="bf16", shallow=True)
 def bf16_is_near_fp32(subject: Subject) -> None:
-    model = subject.fresh().bfloat16()
+    model = subject.in_bf16
     with torch.no_grad():
         low = low_memory(subject, model)
         rough = subject.run(subject.tokens(), Frame(memory=low), model=model).float()
@@ -355,7 +356,7 @@ def bf16_is_near_fp32(subject: Subject) -> None:
 
 @check(limit="bf16", costly=True, shallow=True)
 def mixed_precision_trains(subject: Subject) -> None:
-    model, tokens = subject.fresh().train(), subject.tokens()
+    model, tokens = subject.in_training, subject.tokens()
     exact = subject.run(tokens, model=model)
     with torch.autocast("cpu", torch.bfloat16), capture(model, "*.stream") as streams:
         rough = subject.run(tokens, model=model).float()

@@ -78,7 +78,7 @@ def pad(tokens: Tensor, lengths: Sequence[int], left: bool) -> tuple[Frame, Tens
 
 def rows_alone(subject: Subject, training: bool) -> None:
     tokens, memory, order = subject.tokens(), subject.memory(3), torch.tensor([2, 0, 1])
-    model = subject.fresh().train() if training else subject.model
+    model = subject.in_training if training else subject.model
     shuffled = rows_of(memory, order)
     with torch.no_grad():
         together = subject.run(tokens, Frame(memory=memory), model=model) if training else subject.hidden

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from tests.conformance.memories import rows_of
-from tests.conformance.translators import translators
+from tests.conformance.wholes import LOOK, THINK, whole_models
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -46,12 +46,8 @@ from anyformer.core.costs import Cost
 from anyformer.core.discovery import discover
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
-from anyformer.models.halting import Halting
-from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
-from anyformer.parts.combine.step_embedding import StepEmbedding
 from anyformer.parts.combine.unidirectional import Unidirectional
-from anyformer.parts.joins.gru_gate import GRUGate
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
@@ -88,6 +84,14 @@ class Subject:
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn(parameter.shape, generator=rng)
         return model.eval()
+
+    @cached_property
+    def in_training(self) -> Model:
+        return self.fresh().train()
+
+    @cached_property
+    def in_bf16(self) -> Model:
+        return self.fresh().bfloat16()
 
     @cached_property
     def mixes(self) -> bool:
@@ -224,7 +228,10 @@ def slots_of(kind: type[Spec]) -> list[Slot]:
 @cache
 def wholes() -> dict[str, Subject]:
     """Whole models, by name."""
-    return {f"whole/{name}": Subject(f"whole/{name}", spec) for name, spec in _wholes()}
+    return {
+        f"whole/{name}": Subject(f"whole/{name}", spec)
+        for name, spec in whole_models(vocab=VOCAB, dim=DIM, max_len=MAX_LEN)
+    }
 
 
 def names() -> list[str]:
@@ -288,7 +295,6 @@ def subjects_of(kind: type[Spec]) -> list[Subject]:
 
 
 Host = Callable[[type[Decoder] | type[Encoder]], ModelSpec]
-_LOOK, _THINK = Branch(part=Attention(heads=4)), Branch(part=MLP(hidden=48))
 
 
 def _model(shape: type[Decoder] | type[Encoder], *branches: Branch, depth: int = 2, **fields: Any) -> ModelSpec:
@@ -309,7 +315,7 @@ def _part(value: Any) -> Iterator[tuple[str, Host]]:
 def _translator(branch: Branch, shape: type[Decoder] | type[Encoder]) -> ModelSpec:
     halves: dict[Any, tuple[Branch, ...]] = {
         Encoder: (Branch(part=Unidirectional(part=GRU()), place="none", join=Replace()),),
-        Decoder: (_LOOK, Branch(part=Cross(part=Attention(heads=4)))),
+        Decoder: (LOOK, Branch(part=Cross(part=Attention(heads=4)))),
     }
     halves[shape] = (branch,)
     encoder, decoder = (_model(half, *branches) for half, branches in halves.items())
@@ -336,54 +342,24 @@ def _position(value: PositionSpec) -> Iterator[tuple[str, Host]]:
     if any(getattr(doors, door) is not getattr(Position, door) for door in ("rotate", "bias", "values")):
         yield "/inside", lambda shape: _model(shape, inside)
     else:
-        yield "", lambda shape: _model(shape, _LOOK, position=value)
+        yield "", lambda shape: _model(shape, LOOK, position=value)
 
 
 def _embedding(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, depth=1, embedding=value)
+    yield "", lambda shape: _model(shape, LOOK, depth=1, embedding=value)
 
 
 def _head(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, depth=1, head=value)
+    yield "", lambda shape: _model(shape, LOOK, depth=1, head=value)
 
 
 def _pool(value: Any) -> Iterator[tuple[str, Host]]:
     head = {"kind": "classifier", "classes": 3, "pool": value}
-    yield "", lambda shape: _model(shape, _LOOK, depth=1, head=decode(HeadSpec, head))
+    yield "", lambda shape: _model(shape, LOOK, depth=1, head=decode(HeadSpec, head))
 
 
 def _init(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, depth=1, init=value)
-
-
-def _wholes() -> Iterator[tuple[str, ModelSpec]]:
-    layer, cross = Block(branches=(_LOOK, _THINK)), Branch(part=Cross(part=Attention(heads=4)))
-    once = Block(branches=(_LOOK, _THINK), share="once")
-    mixed = Stack(blocks={"shared": once, "own": layer}, layout=("shared", "own", "shared"), depth=5)
-    yield "shared", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=mixed)
-    two = Stack(blocks={"layer": Block(branches=(_LOOK, _THINK, _THINK))}, depth=3, residual="reversible")
-    yield "reversible", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=two)
-    encoder = Encoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, types=2, stack=Stack(blocks={"layer": layer}, depth=2))
-    target = Stack(blocks={"layer": Block(branches=(_LOOK, cross, _THINK))}, depth=2)
-    decoder = Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=target)
-    yield "encoder_decoder", EncoderDecoder(encoder=encoder, decoder=decoder)
-    yield "universal", _universal()
-    yield from translators(vocab=VOCAB, dim=DIM, max_len=MAX_LEN)
-
-
-def _universal() -> ModelSpec:
-    """One block for each half, whose steps are told apart, and positions that stop after some of them."""
-    step = Branch(part=StepEmbedding(steps=3, first=1), place="none", join=Replace())
-    look, cross, think = (
-        Branch(part=part, join=GRUGate())
-        for part in (Attention(heads=4), Cross(part=Attention(heads=4)), MLP(hidden=48))
-    )
-    encoder, decoder = (
-        Stack(blocks={"layer": Block(branches=branches, share="all")}, depth=4, halting=Halting())
-        for branches in ((step, look, think), (step, look, cross, think))
-    )
-    sizes: dict[str, Any] = {"vocab": VOCAB, "dim": DIM, "max_len": MAX_LEN}
-    return EncoderDecoder(encoder=Encoder(stack=encoder, **sizes), decoder=Decoder(stack=decoder, **sizes))
+    yield "", lambda shape: _model(shape, LOOK, THINK, depth=1, init=value)
 
 
 HOSTS: dict[type[Spec], Callable[[Any], Iterator[tuple[str, Host]]]] = {

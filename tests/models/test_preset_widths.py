@@ -32,7 +32,7 @@ def sub_layer_widths(spec: ModelSpec) -> list[tuple[int, int]]:
 @pytest.mark.row("TRF-14", clause="the input and the output of every sub-layer have size d")
 @every_kind
 def test_every_sub_layer_keeps_the_width(name: str) -> None:
-    spec = cut(name, depth=2)
+    spec = cut(name, depth=1)
     width = next(halves(spec)).dim
     layers = [half.stack.blocks[name] for half in halves(spec) for name in half.stack.order]
     assert sub_layer_widths(spec) == [(width, width)] * 2 * sum(len(layer.branches) for layer in layers)

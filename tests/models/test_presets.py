@@ -328,7 +328,8 @@ def test_a_preset_writes_no_size_that_follows_from_others(name: str) -> None:
                 assert part.hidden != 4 * half.dim, path
 
 
-@every_kind
+@pytest.mark.slow  # small presets: tests/core/test_costs.py
+@every_preset
 def test_the_cost_of_a_preset_counts_its_weights(name: str) -> None:
     spec = cut(name, depth=1)
     total = cost(spec, Work(length=16, source=16)).total
