@@ -54,6 +54,8 @@ class Check:
     costly: bool = False
     """True: takes longer than the other checks; the fast suite applies the check to parts in decoders and to a few
     whole models, the slow suite to all others too."""
+    scores: bool = False
+    """True: depends on the head or on fresh weights, not on hidden states alone."""
     shallow: bool = False
     """True: a property of each layer by itself, checked in one layer. All others hold for two."""
 
@@ -65,10 +67,14 @@ LIMITS = frozenset(
 
 
 def check(
-    limit: str | None = None, causal_only: bool = False, costly: bool = False, shallow: bool = False
+    limit: str | None = None,
+    causal_only: bool = False,
+    costly: bool = False,
+    scores: bool = False,
+    shallow: bool = False,
 ) -> Callable[[Callable[[Subject], None]], Check]:
     def add(run: Callable[[Subject], None]) -> Check:
-        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly, shallow))
+        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly, scores, shallow))
         return CHECKS[-1]
 
     return add
@@ -88,7 +94,7 @@ def apply(check: Check, subject: Subject) -> None:
     raise AssertionError(f"{subject.name} declares the limit {check.limit!r} but passes {check.name!r}")
 
 
-@check()
+@check(scores=True)
 def round_trip(subject: Subject) -> None:
     spec = subject.spec
     assert decode(ModelSpec, spec.to_dict()) == spec
@@ -97,7 +103,7 @@ def round_trip(subject: Subject) -> None:
     assert decode(ModelSpec, spec.to_dict()).digest() == spec.digest()
 
 
-@check(shallow=True)
+@check(scores=True, shallow=True)
 def every_tensor_is_filled_after_a_meta_build(subject: Subject) -> None:
     direct = subject.spec.module()
     with torch.no_grad():
@@ -148,12 +154,12 @@ def a_change_changes_the_output(subject: Subject) -> None:
     assert not subject.mixes or moved[5:].max() > 1e-6
 
 
-@check(limit="padding")
+@check(limit="padding", scores=True)
 def padding_on_the_right_changes_nothing(subject: Subject) -> None:
     padded(subject, left=False)
 
 
-@check(limit="padding")
+@check(limit="padding", scores=True)
 def padding_on_the_left_changes_nothing(subject: Subject) -> None:
     padded(subject, left=True)
 
@@ -312,7 +318,7 @@ def state_shapes_do_not_depend_on_the_step(subject: Subject) -> None:
             assert tree_map(lambda leaf: (leaf.shape, leaf.dtype), state) == before
 
 
-@check(shallow=True)
+@check(scores=True, shallow=True)
 def parameters_and_state_bytes_are_counted_exactly(subject: Subject) -> None:
     assert subject.card.params == sum(parameter.numel() for parameter in subject.model.parameters())
     if subject.causal:
@@ -332,7 +338,7 @@ def flops_equal_the_counter(subject: Subject) -> None:
     assert subject.card.flops_forward + subject.card.flops_backward == counter.get_total_flops()
 
 
-@check()
+@check(scores=True)
 def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
     model = subject.in_training
     model.zero_grad()

@@ -12,7 +12,7 @@ from tests.conformance.subjects import MAX_LEN, SOURCE, all_pairs_count, kinds, 
 from tests.conformance.test_conformance import case
 from tests.conformance.translators import branch, translator
 from tests.core.counting import Counted, count, memory_for, run
-from tests.models.cases import one_of_each_kind
+from tests.models.cases import load, one_of_each_kind
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -40,7 +40,6 @@ from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
 from anyformer.parts.mixers.lstm import LSTM
 from anyformer.parts.mixers.transformer_xl import TransformerXL
-from anyformer.training import load
 
 SMALL = {"depth": 2, "dim": 64, "heads": 4, "vocab": 97, "hidden": 48, "head_dim": 8, "width": 16, "max_len": 40}
 SMALL |= {"block": 4}  # of a mask
@@ -151,7 +150,7 @@ def test_the_first_look_of_an_attentive_recurrence_has_no_gradient_for_its_query
     look = {"kind": "luong_attention", "score": score}
     attentive = branch({"kind": "attention_fed", "part": {"kind": "gru"}, "look": look})
     spec = translator([branch({"kind": "identity"})], [attentive], depth=1, vocab=11, dim=8, max_len=16)
-    total, real = cost(spec, WORK).total, count(spec, WORK)
+    total, real = cost(spec, work_of(spec)).total, count(spec, work_of(spec))
     assert (total.flops_forward, total.flops_backward) == (real.forward, real.backward)
 
 

@@ -2,11 +2,19 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
 
+from anyformer.core import ModelSpec
 from anyformer.models.presets import FOLDER
+from anyformer.training import load as load_preset
+
+
+@cache  # many tests need the same ones, and specs are frozen
+def load(name: str) -> ModelSpec:
+    return load_preset(name)
 
 
 def one_of_each_kind(presets: Iterable[str]) -> list[Any]:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.cases import load
 from tests.models.test_presets import cut, every_kind, every_preset, halves
 from torch import nn
 
 from anyformer.core import Frame, ModelSpec
 from anyformer.models.stack import BranchModule
-from anyformer.training import load
 
 
 def sub_layer_widths(spec: ModelSpec) -> list[tuple[int, int]]:

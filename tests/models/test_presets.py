@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.cases import one_of_each_kind
+from tests.models.cases import load, one_of_each_kind
 from tools import presets as page
 
 from anyformer.analysis.preset_sizes import weights
@@ -20,7 +20,6 @@ from anyformer.models.single import Single
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.dynamic_conv import DynamicConvPart
-from anyformer.training import load
 
 every_preset = pytest.mark.parametrize("name", preset_names())
 every_kind = pytest.mark.parametrize("name", one_of_each_kind(preset_names()))
