@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # them again. Nobody logs, so no test need be listened to.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -p no:logging
 FAST := not slow and not gpu and not learn
-SHAPED := tests/core tests/ops tests/parts tests/models tests/objectives
+SHAPED := tests/core tests/ops tests/parts tests/models
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -12,9 +12,9 @@ gc.disable()  # until all tests are collected: nearly all that imports make stay
 CORE = ("frame", "linear", "masks", "model", "part", "positions", "states", "taps")
 SHAPED = ["anyformer.ops", "anyformer.parts", "anyformer.models", *(f"anyformer.core.{name}" for name in CORE)]
 
-SHAPED_TESTS = ("core", "ops", "parts", "models", "objectives")
-"""Folders whose tests `make test` runs with shapes checked, which doubles their time; all others, and all that compile,
-run without."""
+SHAPED_TESTS = ("core", "ops", "parts", "models")
+"""Folders whose tests `make test` runs with shapes checked, which doubles their time: those of the layers that have
+annotated shapes. All others, and all that compile, run without."""
 HERE = Path(__file__).parent
 
 
@@ -28,14 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         return  # the process that only starts workers: it need not import torch, nor they wait until it has
     import torch
-    from jaxtyping import install_import_hook
 
     torch.set_num_threads(1)
     # Tests kill processes, never the machine, and what a process wrote survives it without a flush to the disk.
     os.fsync = lambda handle: None
     torch.manual_seed(0)  # devices that start later remember it; for each test this would write its whole stack down
     if config.getoption("--shapes"):  # before anything imports anyformer, or the hook sees nothing
-        install_import_hook(SHAPED, "beartype.beartype")
+        from tests.checking import check_shapes
+
+        check_shapes(SHAPED)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -47,8 +48,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folders = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
     for item in items:
-        if item.path.relative_to(HERE).parts[0] in SHAPED_TESTS:
+        if folders[item.path] in SHAPED_TESTS:
             item.add_marker("shaped")
 
 

@@ -52,8 +52,12 @@ class Check:
     limit: str | None = None
     causal_only: bool = False
     costly: bool = False
-    """True: takes longer than the other checks; the fast suite applies the check to parts in decoders and to whole
-    models, the slow suite to all others too."""
+    """True: takes longer than the other checks; the fast suite applies the check to parts in decoders and to a few
+    whole models, the slow suite to all others too."""
+    scores: bool = False
+    """True: depends on the head or on fresh weights, not on hidden states alone."""
+    shallow: bool = False
+    """True: a property of each layer by itself, checked in one layer. All others hold for two."""
 
 
 CHECKS: list[Check] = []
@@ -63,10 +67,14 @@ LIMITS = frozenset(
 
 
 def check(
-    limit: str | None = None, causal_only: bool = False, costly: bool = False
+    limit: str | None = None,
+    causal_only: bool = False,
+    costly: bool = False,
+    scores: bool = False,
+    shallow: bool = False,
 ) -> Callable[[Callable[[Subject], None]], Check]:
     def add(run: Callable[[Subject], None]) -> Check:
-        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly))
+        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly, scores, shallow))
         return CHECKS[-1]
 
     return add
@@ -75,6 +83,7 @@ def check(
 def apply(check: Check, subject: Subject) -> None:
     """A declared limit must be true: then the check fails, or the part refuses."""
     assert set(subject.limits) <= LIMITS, f"unknown limits: {set(subject.limits) - LIMITS}"
+    subject = subject.shallow if check.shallow else subject
     if check.limit not in subject.limits:
         check.run(subject)
         return
@@ -85,7 +94,7 @@ def apply(check: Check, subject: Subject) -> None:
     raise AssertionError(f"{subject.name} declares the limit {check.limit!r} but passes {check.name!r}")
 
 
-@check()
+@check(scores=True)
 def round_trip(subject: Subject) -> None:
     spec = subject.spec
     assert decode(ModelSpec, spec.to_dict()) == spec
@@ -94,7 +103,7 @@ def round_trip(subject: Subject) -> None:
     assert decode(ModelSpec, spec.to_dict()).digest() == spec.digest()
 
 
-@check()
+@check(scores=True, shallow=True)
 def every_tensor_is_filled_after_a_meta_build(subject: Subject) -> None:
     direct = subject.spec.module()
     with torch.no_grad():
@@ -119,7 +128,7 @@ def the_future_never_changes_the_past(subject: Subject) -> None:
 
 @check(limit="future", causal_only=True)
 def the_future_never_changes_the_past_in_training(subject: Subject) -> None:
-    model = subject.fresh().train()
+    model = subject.in_training
     tokens = subject.tokens()
     other = tokens.clone()
     other[:, 9:] = (other[:, 9:] + 1) % VOCAB
@@ -145,12 +154,12 @@ def a_change_changes_the_output(subject: Subject) -> None:
     assert not subject.mixes or moved[5:].max() > 1e-6
 
 
-@check(limit="padding")
+@check(limit="padding", scores=True)
 def padding_on_the_right_changes_nothing(subject: Subject) -> None:
     padded(subject, left=False)
 
 
-@check(limit="padding")
+@check(limit="padding", scores=True)
 def padding_on_the_left_changes_nothing(subject: Subject) -> None:
     padded(subject, left=True)
 
@@ -188,12 +197,12 @@ def rows_do_not_depend_on_their_neighbours(subject: Subject) -> None:
     rows_alone(subject, training=False)
 
 
-@check(limit="batch")
+@check(limit="batch", shallow=True)
 def rows_do_not_depend_on_their_neighbours_in_training(subject: Subject) -> None:
     rows_alone(subject, training=True)
 
 
-@check(limit="state", causal_only=True)
+@check(limit="state", causal_only=True, shallow=True)
 def step_by_step_equals_parallel(subject: Subject) -> None:
     in_chunks(subject, [1] * 14)
 
@@ -286,11 +295,11 @@ def an_idle_row_keeps_its_state(subject: Subject) -> None:
         near(y[1:2], subject.hidden[1:2, 6:8])
 
 
-@check(limit="bf16", causal_only=True)
+@check(limit="bf16", causal_only=True, shallow=True)
 def bf16_decodes(subject: Subject) -> None:
     if "state" in subject.limits:
         return
-    model = subject.fresh().bfloat16()
+    model = subject.in_bf16
     frame = Frame(positions=torch.arange(6).expand(3, -1))
     with torch.no_grad():
         low = low_memory(subject, model)
@@ -309,18 +318,17 @@ def state_shapes_do_not_depend_on_the_step(subject: Subject) -> None:
             assert tree_map(lambda leaf: (leaf.shape, leaf.dtype), state) == before
 
 
-@check()
+@check(scores=True, shallow=True)
 def parameters_and_state_bytes_are_counted_exactly(subject: Subject) -> None:
     assert subject.card.params == sum(parameter.numel() for parameter in subject.model.parameters())
     if subject.causal:
-        assert subject.card.state_bytes == nbytes(subject.state(2, max_len=14))
+        assert subject.card.state_bytes == nbytes(subject.state(2, max_len=WORK.length))
 
 
-@check(costly=True)
+@check(costly=True, shallow=True)
 def flops_equal_the_counter(subject: Subject) -> None:
     """The counter knows no mask, and neither does the card; `pairs` has tests of its own."""
-    subject = subject.shallow
-    model, tokens = subject.fresh(), subject.tokens(2)
+    model, tokens = subject.fresh(), subject.tokens(2, WORK.length)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         memory = unpadded_memory(subject, model)
         forward = model(tokens, Frame(memory=memory)).y
@@ -330,9 +338,10 @@ def flops_equal_the_counter(subject: Subject) -> None:
     assert subject.card.flops_forward + subject.card.flops_backward == counter.get_total_flops()
 
 
-@check()
+@check(scores=True)
 def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
-    model = subject.fresh().train()
+    model = subject.in_training
+    model.zero_grad()
     y = subject.run(subject.tokens(), model=model, logits=True)
     y.square().mean().backward()
     used = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -342,18 +351,18 @@ def every_parameter_gets_a_finite_gradient(subject: Subject) -> None:
     assert all(gradient.abs().max() > 0 for name, gradient in gradients.items() if not name.endswith("bias")), gradients
 
 
-@check(limit="bf16")
+@check(limit="bf16", shallow=True)
 def bf16_is_near_fp32(subject: Subject) -> None:
-    model = subject.fresh().bfloat16()
+    model = subject.in_bf16
     with torch.no_grad():
         low = low_memory(subject, model)
         rough = subject.run(subject.tokens(), Frame(memory=low), model=model).float()
     assert (rough - subject.hidden).abs().mean() < 0.05 * subject.hidden.abs().mean()
 
 
-@check(limit="bf16", costly=True)
+@check(limit="bf16", costly=True, shallow=True)
 def mixed_precision_trains(subject: Subject) -> None:
-    model, tokens = subject.fresh().train(), subject.tokens()
+    model, tokens = subject.in_training, subject.tokens()
     exact = subject.run(tokens, model=model)
     with torch.autocast("cpu", torch.bfloat16), capture(model, "*.stream") as streams:
         rough = subject.run(tokens, model=model).float()
@@ -363,9 +372,8 @@ def mixed_precision_trains(subject: Subject) -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@check(costly=True)
+@check(costly=True, shallow=True)
 def what_mixed_precision_keeps_is_known_beforehand(subject: Subject) -> None:
-    subject = subject.shallow
     assert 0 < kept_bytes(subject.spec, WORK, torch.bfloat16) < 2 * subject.card.activation_bytes
 
 

@@ -34,11 +34,11 @@ def padded(subject: Subject, left: bool) -> None:
     frame, laid = pad(subject.tokens(), LENGTHS, left)
     with torch.no_grad():
         memory = subject.memory(3)
-        for logits in (False, True):
-            together = subject.run(laid, replace(frame, memory=memory), logits=logits)
-            for row, alone in enumerate(subject.unpadded[logits]):
-                per_token = together.dim() == 3
-                near(together[row, frame.valid[row]] if per_token else together[row], alone)
+        together = subject.hidden_and_scores(laid, replace(frame, memory=memory))
+        for row, alone in enumerate(subject.unpadded):
+            for mine, theirs in zip(together, alone, strict=True):
+                per_token = mine.dim() == 3
+                near(mine[row, frame.valid[row]] if per_token else mine[row], theirs[0])
 
 
 def packed_pairs(subject: Subject) -> None:
@@ -78,7 +78,7 @@ def pad(tokens: Tensor, lengths: Sequence[int], left: bool) -> tuple[Frame, Tens
 
 def rows_alone(subject: Subject, training: bool) -> None:
     tokens, memory, order = subject.tokens(), subject.memory(3), torch.tensor([2, 0, 1])
-    model = subject.fresh().train() if training else subject.model
+    model = subject.in_training if training else subject.model
     shuffled = rows_of(memory, order)
     with torch.no_grad():
         together = subject.run(tokens, Frame(memory=memory), model=model) if training else subject.hidden

@@ -6,7 +6,7 @@ the slot of its family in a decoder and in an encoder, wherever it can stand.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 from unittest import mock
@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from tests.conformance.memories import rows_of
-from tests.conformance.translators import translators
+from tests.conformance.wholes import LOOK, THINK, whole_models
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -46,12 +46,8 @@ from anyformer.core.costs import Cost
 from anyformer.core.discovery import discover
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
-from anyformer.models.halting import Halting
-from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
-from anyformer.parts.combine.step_embedding import StepEmbedding
 from anyformer.parts.combine.unidirectional import Unidirectional
-from anyformer.parts.joins.gru_gate import GRUGate
 from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.gru import GRU
@@ -90,6 +86,14 @@ class Subject:
         return model.eval()
 
     @cached_property
+    def in_training(self) -> Model:
+        return self.fresh().train()
+
+    @cached_property
+    def in_bf16(self) -> Model:
+        return self.fresh().bfloat16()
+
+    @cached_property
     def mixes(self) -> bool:
         """Whether tokens meet: what looks at others must keep something of them, or cannot decode at all."""
         if "causal" in self.limits:
@@ -108,25 +112,28 @@ class Subject:
             return self.run(self.tokens())
 
     @cached_property
-    def unpadded(self) -> dict[bool, list[Tensor]]:
-        """Hidden states (False) and scores (True) of the first `LENGTHS` tokens of each row in a batch of its own."""
-        outputs: dict[bool, list[Tensor]] = {False: [], True: []}
+    def unpadded(self) -> list[tuple[Tensor, Tensor]]:
+        """Hidden states and scores of the first `LENGTHS` tokens of each row in a batch of its own."""
+        outputs = []
         with torch.no_grad():
             for row, length in enumerate(LENGTHS):
                 frame = Frame(memory=rows_of(self.memory(3), torch.tensor([row])))
-                for logits, rows in outputs.items():
-                    rows.append(self.run(self.tokens()[row : row + 1, :length], frame, logits=logits)[0])
+                outputs.append(self.hidden_and_scores(self.tokens()[row : row + 1, :length], frame))
         return outputs
+
+    def hidden_and_scores(self, tokens: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        out = self.model(tokens, frame, logits=False)
+        return out.y, self.model.logits(out.y, out.frame or frame)
 
     @cached_property
     def shallow(self) -> "Subject":
-        """One layer without the branch that only makes it whole, which is a kind of its own in this suite; whole models
-        and translators as they are."""
-        if self.name.startswith("whole") or self.spec.needs_source:
+        """One layer, in each half of a translator too; whole models as they are."""
+        if self.name.startswith("whole"):
             return self
-        branch, _ = self.spec.stack.blocks["layer"].branches
-        stack = Stack(blocks={"layer": Block(branches=(branch,))}, depth=1)
-        return Subject(self.name, replace(self.spec, stack=stack))
+        spec = self.spec
+        for path in spec.stack_paths:
+            spec = spec.with_(f"{path}.stack.depth".removeprefix("."), 1)
+        return self if spec == self.spec else Subject(self.name, spec)
 
     @cached_property
     def card(self) -> Cost:
@@ -190,15 +197,12 @@ def kinds(family: type[Spec]) -> Iterator[type[Spec]]:
     yield from family.kinds.values()
 
 
-Shape = type[Decoder] | type[Encoder]
-
-
 class Slot(NamedTuple):
     """One example of a kind, for one shape of model. Nothing is built before it is placed."""
 
     kind: type[Spec]
     index: int
-    shape: Shape
+    shape: type[Decoder] | type[Encoder]
 
     @property
     def name(self) -> str:
@@ -224,7 +228,10 @@ def slots_of(kind: type[Spec]) -> list[Slot]:
 @cache
 def wholes() -> dict[str, Subject]:
     """Whole models, by name."""
-    return {f"whole/{name}": Subject(f"whole/{name}", spec) for name, spec in _wholes()}
+    return {
+        f"whole/{name}": Subject(f"whole/{name}", spec)
+        for name, spec in whole_models(vocab=VOCAB, dim=DIM, max_len=MAX_LEN)
+    }
 
 
 def names() -> list[str]:
@@ -280,7 +287,7 @@ def placed(slot: Slot) -> Subject | str:
 
 
 def subjects_of(kind: type[Spec]) -> list[Subject]:
-    """One kind, in every model in which it can stand. It must be able to stand in one."""
+    """One kind, in every model in which it can stand, one at least."""
     results = [placed(slot) for slot in slots_of(kind)]
     subjects = [result for result in results if isinstance(result, Subject)]
     assert subjects or not results, "\n".join(map(str, results))
@@ -290,19 +297,17 @@ def subjects_of(kind: type[Spec]) -> list[Subject]:
 Host = Callable[[type[Decoder] | type[Encoder]], ModelSpec]
 
 
-def _model(shape: type[Decoder] | type[Encoder], *branches: Branch, **fields: Any) -> ModelSpec:
-    stack = Stack(blocks={"layer": Block(branches=branches)}, depth=2)
+def _model(shape: type[Decoder] | type[Encoder], *branches: Branch, depth: int = 2, **fields: Any) -> ModelSpec:
+    """Two layers, so that what the first leaves at padding or in a state can harm the second."""
+    stack = Stack(blocks={"layer": Block(branches=branches)}, depth=depth)
     return shape(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=stack, **fields)
-
-
-_LOOK, _THINK = Branch(part=Attention(heads=4)), Branch(part=MLP(hidden=48))
 
 
 def _part(value: Any) -> Iterator[tuple[str, Host]]:
     """Alone; or looking at an encoder; or in one half of a translator, for those who need the other half, with a
     residual connection or, if the length changes, without."""
-    yield "", lambda shape: _model(shape, Branch(part=value), _THINK)
-    yield "/cross", lambda shape: _model(shape, Branch(part=Cross(part=value)), _THINK)
+    yield "", lambda shape: _model(shape, Branch(part=value))
+    yield "/cross", lambda shape: _model(shape, Branch(part=Cross(part=value)))
     yield "/translator", lambda shape: _translator(Branch(part=value), shape)
     yield "/changing", lambda shape: _translator(Branch(part=value, place="none", join=Replace()), shape)
 
@@ -310,81 +315,51 @@ def _part(value: Any) -> Iterator[tuple[str, Host]]:
 def _translator(branch: Branch, shape: type[Decoder] | type[Encoder]) -> ModelSpec:
     halves: dict[Any, tuple[Branch, ...]] = {
         Encoder: (Branch(part=Unidirectional(part=GRU()), place="none", join=Replace()),),
-        Decoder: (_LOOK, Branch(part=Cross(part=Attention(heads=4)))),
+        Decoder: (LOOK, Branch(part=Cross(part=Attention(heads=4)))),
     }
-    halves[shape] = (branch, _THINK)
+    halves[shape] = (branch,)
     encoder, decoder = (_model(half, *branches) for half, branches in halves.items())
     return EncoderDecoder(encoder=encoder, decoder=decoder)
 
 
 def _norm(value: Any) -> Iterator[tuple[str, Host]]:
     branch = Branch(part=Attention(heads=4), norm=value)
-    yield "", lambda shape: _model(shape, branch, _THINK, exit_norm=value)
-    yield "/qk", lambda shape: _model(shape, Branch(part=Attention(heads=4, kv_heads=2, qk_norm=value)), _THINK)
+    yield "", lambda shape: _model(shape, branch, exit_norm=value)
+    yield "/qk", lambda shape: _model(shape, Branch(part=Attention(heads=4, kv_heads=2, qk_norm=value)))
 
 
 def _join(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4), join=value), _THINK)
+    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4), join=value))
 
 
 def _mask(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4, mask=value)), _THINK)
+    yield "", lambda shape: _model(shape, Branch(part=Attention(heads=4, mask=value)))
 
 
 def _position(value: PositionSpec) -> Iterator[tuple[str, Host]]:
     doors = type(value.build(Site(dim=DIM), Heads(4, DIM // 4, 0.3)))
     inside = Branch(part=Attention(heads=4, position=value))
     if any(getattr(doors, door) is not getattr(Position, door) for door in ("rotate", "bias", "values")):
-        yield "/inside", lambda shape: _model(shape, inside, _THINK)
+        yield "/inside", lambda shape: _model(shape, inside)
     else:
-        yield "", lambda shape: _model(shape, _LOOK, _THINK, position=value)
+        yield "", lambda shape: _model(shape, LOOK, position=value)
 
 
 def _embedding(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, embedding=value)
+    yield "", lambda shape: _model(shape, LOOK, depth=1, embedding=value)
 
 
 def _head(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, head=value)
+    yield "", lambda shape: _model(shape, LOOK, depth=1, head=value)
 
 
 def _pool(value: Any) -> Iterator[tuple[str, Host]]:
     head = {"kind": "classifier", "classes": 3, "pool": value}
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, head=decode(HeadSpec, head))
+    yield "", lambda shape: _model(shape, LOOK, depth=1, head=decode(HeadSpec, head))
 
 
 def _init(value: Any) -> Iterator[tuple[str, Host]]:
-    yield "", lambda shape: _model(shape, _LOOK, _THINK, init=value)
-
-
-def _wholes() -> Iterator[tuple[str, ModelSpec]]:
-    layer, cross = Block(branches=(_LOOK, _THINK)), Branch(part=Cross(part=Attention(heads=4)))
-    once = Block(branches=(_LOOK, _THINK), share="once")
-    mixed = Stack(blocks={"shared": once, "own": layer}, layout=("shared", "own", "shared"), depth=5)
-    yield "shared", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=mixed)
-    two = Stack(blocks={"layer": Block(branches=(_LOOK, _THINK, _THINK))}, depth=3, residual="reversible")
-    yield "reversible", Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=two)
-    encoder = Encoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, types=2, stack=Stack(blocks={"layer": layer}, depth=2))
-    target = Stack(blocks={"layer": Block(branches=(_LOOK, cross, _THINK))}, depth=2)
-    decoder = Decoder(vocab=VOCAB, dim=DIM, max_len=MAX_LEN, stack=target)
-    yield "encoder_decoder", EncoderDecoder(encoder=encoder, decoder=decoder)
-    yield "universal", _universal()
-    yield from translators(vocab=VOCAB, dim=DIM, max_len=MAX_LEN)
-
-
-def _universal() -> ModelSpec:
-    """One block for each half, whose steps are told apart, and positions that stop after some of them."""
-    step = Branch(part=StepEmbedding(steps=3, first=1), place="none", join=Replace())
-    look, cross, think = (
-        Branch(part=part, join=GRUGate())
-        for part in (Attention(heads=4), Cross(part=Attention(heads=4)), MLP(hidden=48))
-    )
-    encoder, decoder = (
-        Stack(blocks={"layer": Block(branches=branches, share="all")}, depth=4, halting=Halting())
-        for branches in ((step, look, think), (step, look, cross, think))
-    )
-    sizes: dict[str, Any] = {"vocab": VOCAB, "dim": DIM, "max_len": MAX_LEN}
-    return EncoderDecoder(encoder=Encoder(stack=encoder, **sizes), decoder=Decoder(stack=decoder, **sizes))
+    yield "", lambda shape: _model(shape, LOOK, THINK, depth=1, init=value)
 
 
 HOSTS: dict[type[Spec], Callable[[Any], Iterator[tuple[str, Host]]]] = {

@@ -1,5 +1,6 @@
 """Every kind compiles to one graph, for training and for decoding; the slow suite runs what inductor made of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from tests.conformance.subjects import Subject, slots, subjects_of, wholes
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from anyformer.core import Frame, HeadSpec, InitSpec, Memory, Model, PoolSpec
+from anyformer.core import Frame, HeadSpec, InitSpec, Memory, Model, ModelSpec, PartSpec, PoolSpec
+from anyformer.models import Block, Stack
 
 pytestmark = pytest.mark.compile
 
@@ -26,14 +28,21 @@ def _one_of_each_kind() -> list[str]:
     return [*sorted(f"{kind.family.__name__}/{kind.kind}" for kind in kinds), *wholes()]
 
 
-def _subject(name: str) -> Subject:
-    """The first model of a kind that compiles, shallow."""
+def _candidates(name: str) -> list[Subject]:
     kinds = {f"{slot.kind.family.__name__}/{slot.kind.kind}": slot.kind for slot in slots().values()}
-    candidates = [wholes()[name]] if name in wholes() else subjects_of(kinds[name])
-    subject = next((subject for subject in candidates if "compile" not in subject.limits), None)
+    return [wholes()[name]] if name in wholes() else subjects_of(kinds[name])
+
+
+def _compiling(name: str) -> Subject | None:
+    """The first model of a kind that compiles, shallow."""
+    return next((subject.shallow for subject in _candidates(name) if "compile" not in subject.limits), None)
+
+
+def _subject(name: str) -> Subject:
+    subject = _compiling(name)
     if subject is None:
-        pytest.skip(candidates[0].limits["compile"])
-    return subject.shallow
+        pytest.skip(_candidates(name)[0].limits["compile"])
+    return subject
 
 
 def _decoding(name: str) -> Subject:
@@ -52,17 +61,32 @@ def _fast_if(name: str, *prefixes: str) -> Any:
     return pytest.param(name, marks=() if name.startswith(prefixes) else pytest.mark.slow)
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> None:
-    torch._dynamo.reset()
-    counters.clear()
-
-
 WHOLES = ("whole/bahdanau", "whole/encoder_decoder", "whole/shared")
 """A recurrent and a Transformer translator, and one block for all layers: the wholes that differ most."""
 
 
-@pytest.mark.parametrize("name", [_fast_if(name, "PartSpec", *WHOLES) for name in COMPILING])
+PARTS = [name for name in COMPILING if name.startswith(PartSpec.__name__)]
+GROUPS = 8
+"""Tests that share the parts among them: half of what one part takes is the model around it."""
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_training_of_every_part_is_one_graph(group: int) -> None:
+    """Parts of decoders as the branches of one layer, parts of encoders likewise; parts of translators alone."""
+    layers: dict[type[ModelSpec], list[Subject]] = {}
+    for name in PARTS[group::GROUPS]:
+        subject = _compiling(name)
+        if subject and subject.spec.needs_source:
+            _train(subject, "eager")
+        elif subject:
+            layers.setdefault(type(subject.spec), []).append(subject)
+    for subjects in layers.values():
+        branches = tuple(subject.spec.stack.blocks["layer"].branches[0] for subject in subjects)
+        stack = Stack(blocks={"layer": Block(branches=branches)}, depth=1)
+        _train(Subject("group", replace(subjects[0].spec, stack=stack)), "eager")
+
+
+@pytest.mark.parametrize("name", [_fast_if(name, *WHOLES) for name in COMPILING])
 def test_training_is_one_graph(name: str) -> None:
     _train(_subject(name), "eager")
 
@@ -84,7 +108,13 @@ def test_inductor_decodes_to_the_same_numbers(name: str) -> None:
     _decode(_decoding(name), "inductor")
 
 
+def _reset() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+
+
 def _train(subject: Subject, backend: str) -> None:
+    _reset()
     eager, model = subject.fresh().train(), subject.fresh().train()
     compiled: Any = torch.compile(_loss, fullgraph=True, backend=backend)
     tokens, given = subject.tokens(), subject.given(3)
@@ -102,6 +132,7 @@ def _loss(model: Model, tokens: Tensor, given: Memory | Tensor) -> Tensor:
 
 
 def _decode(subject: Subject, backend: str) -> None:
+    _reset()
     compiled: Any = torch.compile(subject.fresh(), fullgraph=True, backend=backend)
     with torch.no_grad():
         tokens, state, pieces = subject.tokens(), subject.state(3), []

@@ -21,7 +21,7 @@ from anyformer.parts.joins.replace import Replace
 from anyformer.parts.mixers.attention import Attention
 
 row = pytest.mark.row("XF-13", clause="regularisers: LayerDrop drops whole layers in training")
-DEPTH, DROP, CALLS, COMPARED = 4, 0.3, 300, 40
+DEPTH, DROP, CALLS, COMPARED = 4, 0.3, 150, 15
 LAYER = Block(branches=(Branch(part=Attention(heads=2)), Branch(part=MLP(hidden=24))), drop=DROP)
 TOKENS = torch.arange(10).view(2, 5)
 
@@ -54,7 +54,7 @@ def test_a_layer_is_skipped_as_a_whole_or_runs_as_a_whole() -> None:
             elif call < COMPARED:
                 torch.testing.assert_close(after, block.eval()(before, frame).y)
     error = (DROP * (1 - DROP) / CALLS) ** 0.5
-    assert ((skipped / CALLS - DROP).abs() < 4 * error).all(), "each layer, with the probability of the spec"
+    assert ((skipped / CALLS - DROP).abs() < 3 * error).all(), "each layer, with the probability of the spec"
 
 
 @row

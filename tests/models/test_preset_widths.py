@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.test_presets import cut, every_preset, halves
+from tests.models.cases import load
+from tests.models.test_presets import cut, every_kind, every_preset, halves
 from torch import nn
 
 from anyformer.core import Frame, ModelSpec
 from anyformer.models.stack import BranchModule
-from anyformer.training import load
 
 
 def sub_layer_widths(spec: ModelSpec) -> list[tuple[int, int]]:
@@ -30,9 +30,9 @@ def sub_layer_widths(spec: ModelSpec) -> list[tuple[int, int]]:
 
 
 @pytest.mark.row("TRF-14", clause="the input and the output of every sub-layer have size d")
-@every_preset
+@every_kind
 def test_every_sub_layer_keeps_the_width(name: str) -> None:
-    spec = cut(name, depth=2)
+    spec = cut(name, depth=1)
     width = next(halves(spec)).dim
     layers = [half.stack.blocks[name] for half in halves(spec) for name in half.stack.order]
     assert sub_layer_widths(spec) == [(width, width)] * 2 * sum(len(layer.branches) for layer in layers)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.cases import load, one_of_each_kind
 from tools import presets as page
 
 from anyformer.analysis.preset_sizes import weights
@@ -18,10 +19,10 @@ from anyformer.models.single import Single
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.mixers.dynamic_conv import DynamicConvPart
-from anyformer.training import load
 from anyformer.training.recipes.toml_layers import preset_names
 
 every_preset = pytest.mark.parametrize("name", preset_names())
+every_kind = pytest.mark.parametrize("name", one_of_each_kind(preset_names()))
 PUBLISHED = [name for name in preset_names() if len(page.described(name)) > 1]
 
 
@@ -326,6 +327,7 @@ def test_a_preset_writes_no_size_that_follows_from_others(name: str) -> None:
                 assert part.hidden != 4 * half.dim, path
 
 
+@pytest.mark.slow  # small presets: tests/core/test_costs.py
 @every_preset
 def test_the_cost_of_a_preset_counts_its_weights(name: str) -> None:
     spec = cut(name, depth=1)
@@ -347,7 +349,7 @@ def test_the_pairs_of_bigbird_grow_with_the_length_and_not_with_its_square() -> 
 
 @pytest.mark.row("RNN-20", clause="the parameter count does not change with T")
 @pytest.mark.row("TRF-13", clause="equal parameter counts at T = 8 and T = 8192, no learned positions")
-@every_preset
+@every_kind
 def test_weights_do_not_depend_on_the_length(name: str) -> None:
     short, long = (cut(name, depth=2, max_len=length).build(device="meta") for length in (8, 8192))
     assert without_places(short) == without_places(long)

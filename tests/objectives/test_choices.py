@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_named() -> None:
 
 
 @pytest.mark.row("TSK-07", clause="each head learns its toy task")
-@pytest.mark.parametrize("shape", [Decoder, Encoder], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("shape", [Decoder, pytest.param(Encoder, marks=pytest.mark.slow)], ids=["decoder", "encoder"])
 def test_the_answer_that_occurs_in_the_text_is_found(shape: type[Decoder] | type[Encoder]) -> None:
     objective, label = MultipleChoice(), torch.randint(3, (192,))
     symbols = torch.stack([torch.randperm(8)[:4] + 10 for _ in label])

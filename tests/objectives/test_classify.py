@@ -101,6 +101,7 @@ def topics(texts: int) -> Batch:
         "pre-training runs on unlabelled data before any label is used",
     ),
 )
+@pytest.mark.slow
 @pytest.mark.row("OPT-16", clause="beats training from scratch on a small synthetic set")
 def test_a_pre_trained_model_needs_fewer_labels() -> None:
     objective, words, given = Classify(classes=2), NextToken(), model(Decoder)

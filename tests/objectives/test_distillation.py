@@ -241,6 +241,7 @@ def error(student: Model, tokens: torch.Tensor, wanted: torch.Tensor) -> float:
         return (student(tokens, Frame()).y.softmax(-1)[:, 1] - wanted).abs().mean().item()
 
 
+@pytest.mark.slow
 @pytest.mark.row("OPT-12", clause="on a toy task the distilled student beats one trained without")
 def test_a_student_with_a_teacher_beats_one_without() -> None:
     """Labels are coins whose bias is the text's: few texts say little, the teacher's probabilities all."""

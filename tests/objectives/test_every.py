@@ -24,7 +24,14 @@ from anyformer.objectives.words import PARTS
 CUTTABLE = [case for case in CASES if case.objective.split_refusal is None]
 ONE_TEXT = [case for case in CUTTABLE if not case.pairs and case.objective.kind != "span_corruption"]
 COMPILED = ("next_token", "masked_words", "replaced_token")
+COMPILED_FAST = ("next_token-decoder", "masked_words-encoder-next sentence")
 SPLITS = {"one and five": (1, 5), "three, one, two": (3, 1, 2)}
+CUTS = [
+    pytest.param(case, sizes, id=f"{case}-{name}", marks=() if (number + place) % 2 == 0 else pytest.mark.slow)
+    for number, case in enumerate(CUTTABLE)
+    for place, (name, sizes) in enumerate(SPLITS.items())
+]
+"""Every case in the fast suite, cut in one of the two ways in turn; in the other in the slow suite."""
 
 
 class Asking(Part):
@@ -79,8 +86,7 @@ def test_rows_of_weight_0_change_nothing(case: Case) -> None:
         "the accumulated gradient equals the full-batch gradient",
     ),
 )
-@pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
-@pytest.mark.parametrize("case", CUTTABLE, ids=str)
+@pytest.mark.parametrize(("case", "sizes"), CUTS)
 def test_rows_cut_in_any_way_add_up(case: Case, sizes: tuple[int, ...]) -> None:
     ready = case.objective.prepare(case.data(), WORDS, noise())
     assert len(ready.tokens) == 6
@@ -123,7 +129,7 @@ def test_an_encoder_is_heard_too() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.slow if case.objective.kind == "replaced_token" else ())
+        pytest.param(case, marks=() if str(case) in COMPILED_FAST else pytest.mark.slow)
         for case in CASES
         if case.objective.kind in COMPILED
     ],

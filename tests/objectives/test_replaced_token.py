@@ -129,6 +129,7 @@ def test_what_does_not_fit_is_named() -> None:
         ReplacedToken(generator=model().with_("vocab", 50)).companions(model())
 
 
+@pytest.mark.slow
 def test_both_learn() -> None:
     objective = ReplacedToken(rate=0.3)
     rows = torch.arange(10, 20).repeat(48, 2) + torch.randint(10, (48, 1))  # a row counts up and starts again

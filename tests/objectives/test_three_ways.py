@@ -21,8 +21,8 @@ from anyformer.parts.positions.sinusoidal import Sinusoidal
 PAIRS = [
     (NextToken(), model(Decoder)),
     (MaskedWords(), model(Encoder, position=Sinusoidal())),
-    (PermutationLM(), model(Encoder, position=Sinusoidal())),
-    (SpanCorruption(), pair_model()),
+    pytest.param(PermutationLM(), model(Encoder, position=Sinusoidal()), marks=pytest.mark.slow),
+    pytest.param(SpanCorruption(), pair_model(), marks=pytest.mark.slow),
 ]
 EVERY = [NextToken(), PrefixLM(), MaskedWords(), WordOrder(), PermutationLM(), SpanCorruption(), Seq2Seq()]
 

@@ -1,5 +1,7 @@
 """The operator of packed documents without a GPU: who sees whom, shapes and graphs of tensors without values."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -36,9 +38,16 @@ def whole(heads: Tensor, groups: int, bounds: Tensor) -> Tensor:
     return attend_rows((heads,), groups, Band(None, 0), 0.3).flatten(0, 1)
 
 
-@pytest.mark.parametrize("run", [apart, whole])
-@pytest.mark.parametrize("groups", [4, 2])
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compile)], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("run", "groups", "compiled"),
+    [
+        *product((apart, whole), (4, 2), (False,)),
+        pytest.param(apart, 4, True, marks=pytest.mark.compile),
+        pytest.param(whole, 2, True, marks=pytest.mark.compile),
+        pytest.param(apart, 2, True, marks=[pytest.mark.compile, pytest.mark.slow]),
+        pytest.param(whole, 4, True, marks=[pytest.mark.compile, pytest.mark.slow]),
+    ],
+)
 def test_it_and_its_gradients_have_the_shapes_of_what_went_in(run, groups: int, compiled: bool) -> None:  # type: ignore[no-untyped-def]
     torch._dynamo.reset()
     form = torch.compile(run, fullgraph=True, backend="aot_eager") if compiled else run

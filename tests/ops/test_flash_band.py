@@ -1,5 +1,7 @@
 """The call of flash attention without a GPU: shapes, gradients and graphs of tensors without values; who gets it."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -26,9 +28,16 @@ def packed(q: Tensor, k: Tensor, v: Tensor, bounds: Tensor, longest: int) -> Ten
     return flash_band(*flat, Band(255, 0), 0.3, DocumentBounds(bounds, longest)).view_as(q)
 
 
-@pytest.mark.parametrize("run", [rows, packed])
-@pytest.mark.parametrize("groups", [4, 2])
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compile)], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    ("run", "groups", "compiled"),
+    [
+        *product((rows, packed), (4, 2), (False,)),
+        pytest.param(rows, 4, True, marks=pytest.mark.compile),
+        pytest.param(packed, 2, True, marks=pytest.mark.compile),
+        pytest.param(rows, 2, True, marks=[pytest.mark.compile, pytest.mark.slow]),
+        pytest.param(packed, 4, True, marks=[pytest.mark.compile, pytest.mark.slow]),
+    ],
+)
 def test_it_and_its_gradients_have_the_shapes_of_what_went_in(run, groups: int, compiled: bool) -> None:  # type: ignore[no-untyped-def]
     torch._dynamo.reset()
     form = torch.compile(run, fullgraph=True, backend="aot_eager") if compiled else run

@@ -19,7 +19,7 @@ def seen(size: int) -> AttentionCall:
 
 @pytest.mark.compile
 def test_no_rule_is_one_too_many_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 3
+    limit = 1
     monkeypatch.setattr(flex, "_GRAPHS", {})
     monkeypatch.setattr(flex.torch, "compile", partial(torch.compile, backend="eager"))
     x = torch.randn(2, 128, 1, 4)

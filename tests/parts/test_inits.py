@@ -1,6 +1,7 @@
 """Fresh weights: the spread of every role under every scheme, and that a seed and a name decide them."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -38,6 +39,11 @@ def by_role(fresh: Model) -> dict[str, Tensor]:
     gate, up = glu.up.weight.split(glu.up.widths)
     found = (fresh.embedding.weight, fresh.position.table.weight, fresh.head.words.weight, query, key, value)
     return dict(zip(ROLES, (*found, attention.out.weight, gate, up, glu.down.weight), strict=True))
+
+
+@cache  # each role is a test
+def fresh_weights(init: InitSpec) -> dict[str, Tensor]:
+    return by_role(model(init))
 
 
 def glorot(fan_in: int, fan_out: int) -> float:
@@ -97,7 +103,7 @@ FORMULAS = {
 def test_the_spread_of_each_role_is_the_formulas(
     init: InitSpec, special: dict[str, float], usual: float, role: str
 ) -> None:
-    weights = by_role(model(init))[role]
+    weights = fresh_weights(init)[role]
     assert weights.std().item() == pytest.approx(special.get(role, usual), rel=0.02)
     assert abs(weights.mean().item()) <= 5 * weights.std().item() / weights.numel() ** 0.5
 

@@ -1,5 +1,7 @@
 """Mamba and Mamba-2 as parts: their fresh steps and decays, their state, what they select, and what they refuse."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -74,22 +76,25 @@ def test_long_rows_with_gaps_and_documents_are_the_documents_alone(spec: PartSpe
 MIXERS = [S4(modes=4), S4D(modes=4), Mamba(), Mamba2(head_dim=8), LinearAttention(), GatedLinear()]
 
 
+def forward_flops(part: PartSpec, work: Work) -> int:
+    block = Block(branches=(Branch(part=part),))
+    return cost(Decoder(vocab=8, dim=DIM, stack=Stack(blocks={"layer": block}, depth=1)), work).total.flops_forward
+
+
+@cache
+def growth(part: PartSpec, length: int) -> float:
+    """By what factor more FLOPs are added from twice to four times the length than from the length to its double."""
+    once, twice, four_times = (forward_flops(part, Work(length=factor * length)) for factor in (1, 2, 4))
+    return (four_times - twice) / (twice - once)
+
+
 @pytest.mark.row("SSM-06", clause="a sequence costs an SSM O(T), attention O(T^2)")
 @pytest.mark.row("TSK-17", clause="per-token cost is O(T) with the cache, O(T^2) without")
 @pytest.mark.parametrize("spec", MIXERS, ids=lambda spec: spec.kind)
 def test_cost_grows_with_the_length_and_attentions_with_its_square(spec: PartSpec) -> None:
-    def extra(part: PartSpec, work: Work) -> int:
-        """FLOPs, but for those that every token costs alike."""
-        block = Block(branches=(Branch(part=part),))
-        model = Decoder(vocab=8, dim=DIM, stack=Stack(blocks={"layer": block}, depth=1))
-        return cost(model, work).total.flops_forward
-
-    lengths = [1024 * 2**k for k in range(4)]
-    for part, slope in ((spec, 2.0), (Attention(heads=2), 4.0)):
-        flops = [extra(part, Work(length=n)) for n in lengths]
-        growth = (flops[3] - flops[2]) / (flops[2] - flops[1])
-        assert growth == pytest.approx(slope, rel=0.05)
-    steps = {extra(spec, Work(length=1, past=n)) for n in (10, 10_000)}
+    assert growth(spec, 256) == pytest.approx(2.0, rel=0.05)
+    assert growth(Attention(heads=2), 2048) == pytest.approx(4.0, rel=0.05)
+    steps = {forward_flops(spec, Work(length=1, past=n)) for n in (10, 10_000)}
     assert len(steps) == 1
 
 

@@ -1,8 +1,11 @@
 """Noisy top-k gating: the noise, and the losses of importance and load as their paper defines them."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.checking import unchecked
 from tests.parts.mixtures import EXPERTS, LENGTH, ROWS, balance, built, seen, tokens
 from torch import Tensor
 
@@ -87,14 +90,15 @@ def test_importance_and_load_losses_vanish_for_uniform_experts() -> None:
 
 
 def balance_after_training(weight: float) -> float:
-    """CV of expert usage after 150 steps, from a router that prefers two of the experts."""
+    """CV of expert usage after 60 steps, from a router that prefers two of the experts."""
     part, x = built(gating="noisy", balance=weight).train(), tokens(8, 16, seed=3)
     x[..., 0] = 1.0
     part.router.data[:2, 0] += 3.0
-    optimizer = torch.optim.Adam(part.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(part.parameters(), lr=2e-2)
     torch.manual_seed(0)
-    for _ in range(150):
-        out = part(x, Frame())
+    for step in range(60):
+        with unchecked() if step else nullcontext():
+            out = part(x, Frame())
         optimizer.zero_grad()
         ((out.y - x.tanh()).square().mean() + out.losses.get("balance", torch.zeros(()))).backward()
         optimizer.step()

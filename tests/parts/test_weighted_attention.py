@@ -160,6 +160,7 @@ def test_a_head_of_weight_zero_is_left_out() -> None:
     torch.testing.assert_close(y, alpha[0] * branches[:, :, 0] + alpha[2] * branches[:, :, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.row("NAR-51", clause="published operations 71T, each head passing the FFN on its own")
 def test_the_studys_operations_are_those_of_a_net_for_each_head() -> None:
     """128 rows of 512 tokens with 114 to predict; a multiplication with its addition is one operation, and the study

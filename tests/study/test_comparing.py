@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.core.test_costs import count
+from tests.core.counting import count
 from tests.study.small import measured, tiny
 from tests.training.small import TINY, text
 from tests.training.test_resume import in_child, killed_at

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from anyformer.core.fields import Amount, Count
-from anyformer.core.frame import Frame, Memory, nbytes
+from anyformer.core.frame import Frame, Memory, State, nbytes
 from anyformer.core.model import Model, ModelSpec, refuse_overflow
 from anyformer.core.module import Call, Module
 from anyformer.core.spec import Spec
@@ -81,24 +81,25 @@ def cost(spec: ModelSpec, work: Work) -> CostTree:
         raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
     with torch.device("meta"), refuse_overflow():
         model = spec.build(device="meta")
-        tokens, end = _tokens(work.batch, work.length), work.past + work.length
-        with torch.no_grad():
-            memory, state, shorter = _memory(spec, model, work), (), ()
-            if spec.decodes:  # the state for one token less gives the bytes per token
-                state, shorter = (model.init_state(work.batch, max_len, memory) for max_len in (end, end - 1))
-        ledger = _Ledger(model, work.past)
+        tokens, ledger = _tokens(work.batch, work.length), _Ledger(model, work.past)
         chunked = spec.output_stack.head.chunked_loss  # then training keeps no scores
+        if work.past:  # the source was encoded before
+            with torch.no_grad():
+                memory = _memory(spec, model, work)
+            state, shorter = _states(spec, model, work, memory)
+            positions = torch.arange(work.past, work.past + work.length).expand(work.batch, -1)
+            frame = Frame(memory=memory, positions=positions)
         with ledger.watching():
             with _saved_bytes(model) as saved:
                 if work.past:
-                    positions = torch.arange(work.past, end).expand(work.batch, -1)
-                    frame = Frame(memory=memory, positions=positions)
                     out = model(tokens, frame, state, logits=not chunked)
                 else:
                     frame = Frame(memory=_memory(spec, model, work))
                     out = model(tokens, frame, logits=not chunked)
             if chunked:
                 model.logits(out.y, out.frame or frame)
+        if not work.past:
+            state, shorter = _states(spec, model, work, frame.memory)
         tree = ledger.node(model, "model", set())
         tree.cost = replace(
             tree.cost,
@@ -141,6 +142,15 @@ def _memory(spec: ModelSpec, model: Model, work: Work) -> Memory | None:
     if spec.needs_source:
         return model.encode(_tokens(work.batch, source), Frame())
     return Memory(x=torch.zeros(work.batch, source, spec.memory_width)) if spec.memory_width else None
+
+
+def _states(spec: ModelSpec, model: Model, work: Work, memory: Memory | None) -> tuple[State, State]:
+    """The states for all tokens and for one less, whose difference is the bytes per token; empty for encoders."""
+    if not spec.decodes:
+        return (), ()
+    end = work.past + work.length
+    with torch.no_grad():
+        return model.init_state(work.batch, end, memory), model.init_state(work.batch, end - 1, memory)
 
 
 def _tokens(batch: int, length: int) -> Tensor:

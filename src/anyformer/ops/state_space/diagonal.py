@@ -40,7 +40,7 @@ class Modes(NamedTuple):
         real, imaginary = _times(self.real[..., None], self.imaginary[..., None], *self._powers(1, length))
         return 2 * torch.cat((real, -imaginary), dim=1)
 
-    def advance(self, x: Float[Tensor, "b d s"], steps: int | Int[Tensor, " b"]) -> Tensor:
+    def advance(self, x: Float[Tensor, "*rows d s"], steps: int | Int[Tensor, " b"]) -> Tensor:
         times = steps[:, None, None] if isinstance(steps, Tensor) else steps
         size, angle = (self.decay * times).exp(), self.angle * times
         real, imaginary = x.chunk(2, dim=-1)

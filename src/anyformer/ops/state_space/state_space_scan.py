@@ -148,7 +148,11 @@ def _starts(dynamics: Dynamics, u: Tensor, document: Tensor | None, start: Tenso
 
 
 def _scan_chunks(
-    dynamics: Dynamics, steps: int, added: Tensor, cleared: Tensor | None, first: Float[Tensor, "b 1 d s"]
+    dynamics: Dynamics,
+    steps: int,
+    added: Float[Tensor, "b m d s"],
+    cleared: Tensor | None,
+    first: Float[Tensor, "b 1 d s"],
 ) -> Float[Tensor, "b m+1 d s"]:
     """x_0 = `first` and x_{i+1} = A'^steps x_i + added_i for [b m d s], where x_i counts as 0 if cleared_i, by halving:
     the recurrence of pairs of chunks gives every second state, and one step from these gives the others."""
