@@ -13,7 +13,20 @@ from anyformer.generation.beam.penalties import Power
 from anyformer.generation.engine import Engine, Request
 
 NEW, STOP, LENGTHS = 12, 5, (3, 7, 1, 5)
-models = pytest.mark.parametrize("name", [*DECODERS, *TRANSLATORS])
+NAMES = [*DECODERS, *TRANSLATORS]
+BEAMS = [
+    (1.0, "likely"), (0.6, "likely"), (0.0, "likely"), (2.0, "likely"), (-1.0, "likely"), (1.0, "full"),
+    (0.5, "certain"),
+]  # fmt: skip
+"""Exponent of the length penalty, and when a search ends."""
+models = pytest.mark.parametrize("name", NAMES)
+
+
+def beams() -> list[Any]:
+    """Every setting for every model: each of both at least once in the fast suite, the other pairs in the slow one."""
+    fast = {(NAMES[place % len(NAMES)], *setting) for place, setting in enumerate(BEAMS)}
+    pairs = [(name, *setting) for name in NAMES for setting in BEAMS]
+    return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +77,7 @@ def test_rows_stop_where_theirs_do(peers: Any, name: str) -> None:
 
 @pytest.mark.row("TSK-04", clause="text is continued by sampling, greedily or by beam search")
 @pytest.mark.row("TSK-08", clause="keeps the best beams per step, scored with a length penalty")
-@models
-@pytest.mark.parametrize(
-    ("exponent", "patience"),
-    [
-        (0.0, "likely"),
-        (0.6, "likely"),
-        (1.0, "likely"),
-        (2.0, "likely"),
-        (-1.0, "likely"),
-        (1.0, "full"),
-        (0.5, "certain"),
-    ],
-)
+@pytest.mark.parametrize(("name", "exponent", "patience"), beams())
 @pytest.mark.row("WMT-06")
 def test_the_best_of_four_beams_are_theirs(peers: Any, name: str, exponent: float, patience: Any) -> None:
     ours, theirs = peers(name)
