@@ -47,7 +47,8 @@ def films(folder: Path) -> Path:
 
 
 def test_a_classifier_is_calibrated_after_training(tmp_path: Path) -> None:
-    small = ("model.dim=32", "model.stack.depth=1", "train.batch_tokens=512", "optimizer.lr=1e-2", "train.steps=40")
+    small = ("model.dim=32", "model.stack.depth=1", "train.batch_tokens=256", "optimizer.lr=1e-2", "train.steps=20",
+             "evaluate.every=0", "checkpoint.every=0", "data.context=32")  # fmt: skip
     run = train(str(films(tmp_path)), *small, out=tmp_path / "run", cache=tmp_path / "cache")
     stored = json.loads((run.folder / "calibration.json").read_text())
     assert stored["texts"] == 120 and stored["temperature"] != 1.0

@@ -27,7 +27,7 @@ from anyformer.parts.mixers.lstm import LSTM
 from anyformer.parts.mixers.mamba import Mamba
 from anyformer.parts.norms.rms import RMSNorm
 
-WORDS, STEPS, WIDTHS = 48, 10, (32, 128)
+WORDS, STEPS, WIDTHS = 48, 6, (32, 128)
 MIXERS: dict[str, Callable[[int], object]] = {
     "attention": lambda width: Attention(heads=width // 16),
     "lstm": lambda width: LSTM(),

@@ -224,7 +224,7 @@ def test_the_study_file_alone_gives_the_same_study(home: Path, calm: Results) ->
     assert measured(again) == measured(calm)
 
 
-@pytest.mark.parametrize("number", [20, 110])
+@pytest.mark.parametrize("number", [pytest.param(20, marks=pytest.mark.slow), 80])
 def test_killed_at_any_moment_it_goes_on_to_the_same_table(home: Path, calm: Results, number: int) -> None:
     name = f"killed-{number}"
 

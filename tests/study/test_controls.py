@@ -62,13 +62,14 @@ def test_a_control_names_two_arms(words: str) -> None:
 
 
 def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
-    words = ("study.controls.known={alike=['base', 'other'], within=9.0}", "arms.other.model.init={kind='xavier'}")
+    words = ("study.controls.known={alike=['base', 'other'], within=9.0}", "arms.other.model.init={kind='xavier'}",
+             "study.seeds=1")  # fmt: skip
     results = tiny(tmp_path, *words)
     assert [arm.name for arm in results.arms] == ["transformer", "lstm"], "an arm of a control is none of the study"
     (outcome,) = results.controls
     assert outcome.name == "known" and results.verdict.startswith("Control")
     runs = (results.path / "controls" / "known").glob("*/seed-*")
-    expected = [f"{arm} seed-{seed}" for arm in ("base", "other") for seed in (0, 1)]
+    expected = [f"{arm} seed-{seed}" for arm in ("base", "other") for seed in (0,)]
     assert sorted(f"{run.parent.name} {run.name}" for run in runs) == expected
     page, text = study_html(results), study_markdown(results)
     assert page.index("<h2>Controls</h2>") < page.index("<h2>The table</h2>") and "## Controls" in text
