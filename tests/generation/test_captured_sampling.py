@@ -127,14 +127,15 @@ def test_a_round_is_no_longer_than_what_is_asked_for(new: int) -> None:
     assert len(bodies) == (new > 1)
 
 
-def with_a_state(case: Any) -> Any:
-    """In the fast suite, parts and whole models: the other families add nothing to the state."""
+def with_a_state(place: int, case: Any) -> Any:
+    """In the fast suite, whole models and every third part: the other families add nothing to the state."""
     (name,) = case.values
-    return case if name.startswith(("PartSpec/", "whole/")) else pytest.param(name, marks=pytest.mark.slow)
+    fast = name.startswith("whole/") or (name.startswith("PartSpec/") and place % 3 == 0)
+    return case if fast else pytest.param(name, marks=pytest.mark.slow)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [*map(with_a_state, writers())])
+@pytest.mark.parametrize("name", [with_a_state(*case) for case in enumerate(writers())])
 def test_the_state_of_every_part_goes_on_from_round_to_round(name: str) -> None:
     subject = writer_named(name)
     if subject.run(subject.tokens(1, 4), logits=True).shape != (1, 4, VOCAB):

@@ -43,11 +43,13 @@ def test_words_with_a_state_are_those_without() -> None:
 
 
 def prompted() -> list[Any]:
-    """Every model with ragged and with even prompts: one of both, in turn, in the fast suite, the other in the slow."""
+    """Every model with ragged and with even prompts: parts and whole models with one of both, in turn, in the fast
+    suite, all others in the slow one, since conformance steps them too."""
     cases = []
     for place, writing in enumerate(writers()):
         for turn, (word, lengths) in enumerate({"ragged": (5, 2, 4), "even": (4, 4, 4)}.items()):
-            marks = writing.marks if place % 2 == turn else pytest.mark.slow
+            fast = place % 2 == turn and writing.values[0].startswith(("PartSpec/", "whole/"))
+            marks = writing.marks if fast else pytest.mark.slow
             cases.append(pytest.param(*writing.values, lengths, marks=marks, id=f"{word}-{writing.values[0]}"))
     return cases
 

@@ -84,7 +84,8 @@ def test_a_step_of_llama_keeps_its_gates() -> None:
     assert found == {"norms": 0, "activations": LAYERS, "sums": turns, "products": 4 * LAYERS + 1}
 
 
-@pytest.mark.parametrize("place", [pytest.param("post", marks=pytest.mark.slow), "sandwich"])
+@pytest.mark.slow  # the cases below are in the fast suite
+@pytest.mark.parametrize("place", ["post", "sandwich"])
 def test_norms_elsewhere_keep_what_others_read(place: str) -> None:
     plain, fused, found = step_of(ready(gpt2(place=place)))
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.token_stream import RequestQueue
 
 BOLD = Sample(temperature=3.0, filters=(RepetitionPenalty(penalty=1.2),))
-REQUESTS = [Request(prompt=[3 + row, 7, 2][: 1 + row % 3], seed=row) for row in range(7)]
+REQUESTS = [Request(prompt=[3 + row, 7, 2][: 1 + row % 3], seed=row) for row in range(11)]
 
 
 def eager(model: Model, **options: Any) -> Engine:
@@ -45,10 +45,10 @@ def test_a_request_that_joins_gets_the_tokens_that_it_gets_alone(sampler: Any, j
     model = writer()
     alone = Engine(model, max_len=40)
     stop = alone.generate(REQUESTS[1:2], sampler, max_new=6)[0].tokens[5:6]
-    expected = [alone.generate([request], sampler, max_new=14, stop=stop)[0] for request in REQUESTS]
+    expected = [alone.generate([request], sampler, max_new=20, stop=stop)[0] for request in REQUESTS]
     for build in (eager, rounds):
         joins.clear()
-        assert build(model, max_len=40, batch=4).generate(REQUESTS, sampler, max_new=14, stop=stop) == expected
+        assert build(model, max_len=40, batch=4).generate(REQUESTS, sampler, max_new=20, stop=stop) == expected
         assert joins
 
 

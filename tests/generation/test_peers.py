@@ -64,7 +64,9 @@ def test_greedy_words_of_a_ragged_batch_are_theirs(peers: Any, name: str) -> Non
     assert len({word for row in expected for word in row}) > 3  # not the same word again and again
 
 
-@models
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("gpt2", "t5") else pytest.mark.slow) for name in NAMES]
+)
 def test_rows_stop_where_theirs_do(peers: Any, name: str) -> None:
     ours, theirs = peers(name)
     rows = prompts(LENGTHS)

@@ -10,6 +10,7 @@ from tests.training.test_early_stopping import Listening
 from tests.training.test_extending import same
 
 from anyformer.errors import AnyformerError, SpecError
+from anyformer.inference.text_generator import GenerationConfig
 from anyformer.objectives.matches.match import Projections
 from anyformer.run import Run, train
 from anyformer.training import Session, Watcher
@@ -17,6 +18,7 @@ from anyformer.training.runs import checkpoint
 
 KIND = ("objective.kind=distillation", 'objective.objective={kind="next_token"}')
 MATCHES = (*KIND, 'objective.matches=["hidden", "attention"]')
+FEW = GenerationConfig(max_new=2)
 SETTINGS = (*ONE, "model.preset=small", "train.batch_tokens=128")
 
 
@@ -43,7 +45,7 @@ def test_a_student_learns_from_the_weights_of_the_run(tmp_path: Path) -> None:
     for name, tensor in teacher.model().state_dict().items():
         assert torch.equal(models.weights[name], tensor), name
     (tmp_path / "teacher").rename(tmp_path / "gone")  # a student needs no teacher any more
-    assert run.generate(["the cat"]) and run.evaluate(file("texts"), limit=4)["loss"].value > 0
+    assert run.generate(["the cat"], FEW) and run.evaluate(file("texts"), limit=4)["loss"].value > 0
 
 
 def test_a_teacher_must_be_a_run_with_the_same_tokenizer(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_a_projection_between_widths_is_trained_and_resumed_exactly_but_is_not_s
     assert last.shape == (24, 16) and torch.equal(last, again) and not torch.equal(first, last)
     assert not any(isinstance(module, Projections) for module in straight.model().modules())
     (tmp_path / "teacher").rename(tmp_path / "gone")
-    assert straight.generate(["the cat"]) and {*straight.trained().models} == {"model"}
+    assert straight.generate(["the cat"], FEW) and {*straight.trained().models} == {"model"}
 
 
 @pytest.mark.parametrize(
