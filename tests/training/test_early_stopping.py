@@ -14,8 +14,9 @@ from anyformer.study.ladder import planned
 from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer, Progress
 
-RISING = ("train.steps=12", "optimizer.lr=3", "schedule.kind=constant", "schedule.warmup=0", "evaluate.every=3",
-          "train.stop=2", "log.every=5", "checkpoint.every=1000", "model.stack.depth=1")  # fmt: skip
+RISING = ("train.steps=18", "optimizer.lr=3", "schedule.kind=constant", "schedule.warmup=0", "evaluate.every=3",
+          "train.stop=2", "log.every=5", "checkpoint.every=1000", "model.stack.depth=1", "train.micro_batch=96",
+          "evaluate.batches=2")  # fmt: skip
 """A rate at which the validation loss rises after the first evaluations."""
 
 
@@ -74,8 +75,8 @@ def test_losses_in_a_row_that_are_well_above_the_lowest_are_counted() -> None:
 def test_a_run_that_overfits_stops_and_is_complete(home: Path, messages: list[str]) -> None:
     run = Run.open(home / "stopped")
     step, best = run.state["progress"]["step"], run.state["progress"]["best_step"]
-    assert step == stopped_at(run) < 12 and run.complete
-    assert f"stopped early, at step {step} of 12" in messages[-1] and "2 evaluations in a row" in messages[-1]
+    assert step == stopped_at(run) < 18 and run.complete
+    assert f"stopped early, at step {step} of 18" in messages[-1] and "2 evaluations in a row" in messages[-1]
     assert f"The best checkpoint is that of step {best}," in messages[-1] and "train.stop=0" in messages[-1]
     assert run.describe() == f"step {best} of {step}, best validation loss"
 
@@ -86,8 +87,8 @@ def test_a_run_that_stopped_early_is_listed_and_reported_as_complete(
     assert main(["runs", str(home / "stopped")]) == 0 and "complete, stopped early" in capsys.readouterr().out
     (line,) = find(home / "stopped")
     facts = RunFacts.of(home / "stopped")
-    assert line["state"] == "complete" and line["step"] == facts.step < line["steps"] == 12
-    assert f"{facts.step} steps of 12, stopped early" in facts.sentence
+    assert line["state"] == "complete" and line["step"] == facts.step < line["steps"] == 18
+    assert f"{facts.step} steps of 18, stopped early" in facts.sentence
 
 
 def test_a_resumed_run_stops_at_the_same_step(home: Path, messages: list[str]) -> None:
@@ -102,7 +103,7 @@ def test_a_resumed_run_stops_at_the_same_step(home: Path, messages: list[str]) -
 
 def test_the_word_zero_turns_early_stopping_off(home: Path) -> None:
     run = rising(home, "off", Watcher(), "train.stop=0")
-    assert run.state["progress"]["step"] == 12
+    assert run.state["progress"]["step"] == 18
 
 
 def test_ladders_never_stop_early(home: Path) -> None:

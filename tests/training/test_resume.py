@@ -93,12 +93,12 @@ def crash(home: Path, name: str, number: int) -> bool:
 
 
 @pytest.mark.row("TSK-18", clause="the next step after a resume is the same bit for bit")
-@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 8))])
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 12))])
 def test_killed_at_any_request_to_the_disk_it_goes_on_as_if_nothing_had_been(home: Path, share: int) -> None:
     number = share + 1
     while crash(home, f"crash-{number}", number):
         assert facts(take_up(home, f"crash-{number}", *BRIEF)) == facts(home / "brief"), f"killed at request {number}"
-        number += 8
+        number += 12
     assert number > 20  # there are many moments, or this tests nothing
 
 
