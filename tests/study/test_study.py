@@ -17,7 +17,7 @@ def test_every_arm_that_has_a_name_is_a_model_of_the_base_recipes_size(name: str
     assert (model["dim"], model["stack"]["depth"], model["max_len"]) == (32, 2, 1024)
 
 
-MIXED = ("transformer", "lstm", "cnn", "mamba2")
+MIXED = ("transformer", "lstm", "cnn", "s4d")
 
 
 @pytest.mark.parametrize(

@@ -154,19 +154,22 @@ def test_workers_change_nothing(home: Path) -> None:
     assert facts(tiny(home, "workers", *SHORT, "train.workers=2")) == facts(home / "calm")
 
 
-def test_a_bit_flipped_in_any_file_of_the_newest_checkpoint_is_found(home: Path) -> None:
-    tiny(home, "flipped", *BRIEF)
-    newest = home / "flipped" / "checkpoints" / "step-000002"
-    for file in sorted(newest.iterdir()):
+@pytest.mark.parametrize("places", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_bit_flipped_in_any_file_of_the_newest_checkpoint_is_found(home: Path, places: int) -> None:
+    """At the begin, in the middle or at the end of each file, in turn; in the slow suite at all of these places."""
+    run = tiny(home, f"flipped-{places}", *BRIEF).folder
+    newest = run / "checkpoints" / "step-000002"
+    for turn, file in enumerate(sorted(newest.iterdir())):
         content = file.read_bytes()
-        for place in {0, len(content) // 2, len(content) - 1}:
+        ends = [0, len(content) // 2, len(content) - 1]
+        for place in (ends + ends)[turn % 3 :][:places]:
             flipped = bytearray(content)
             flipped[place] ^= 4
             file.write_bytes(flipped)
             heard = Listening()
-            train(home / "flipped", resume=True, cache=home / "cache", watcher=heard)
+            train(run, resume=True, cache=home / "cache", watcher=heard)
             assert any("Going back" in text for text in heard.heard), (file.name, place)
-            assert facts(home / "flipped") == facts(home / "brief")
+            assert facts(run) == facts(home / "brief")
         assert newest.is_dir()
 
 
