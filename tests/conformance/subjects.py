@@ -250,7 +250,7 @@ def writers() -> list[Any]:
         pytest.param(slot.name, marks=() if first.get(slot.kind) == slot.name else pytest.mark.slow)
         for slot in decoders
     ]
-    return [*cases, *wholes()]
+    return [*cases, *map(pytest.param, wholes())]
 
 
 def writer_named(name: str) -> Subject:

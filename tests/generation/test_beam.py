@@ -84,7 +84,7 @@ def test_scores_hold_the_coverage_of_the_attention_that_wrote_them() -> None:
             assert hypothesis.score == pytest.approx(likely + coverage(looks, weight).item(), abs=1e-4)
 
 
-@pytest.mark.parametrize("stop", [5, 8])
+@pytest.mark.parametrize("stop", [5, pytest.param(8, marks=pytest.mark.slow)])
 def test_neighbours_change_nothing(stop: int) -> None:
     requests = [*sources(), *(Request(source=source, prompt=[4, 4, 4]) for source in SOURCES)]
     beam = Beam(width=4, best=4)

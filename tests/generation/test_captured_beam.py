@@ -21,6 +21,16 @@ ASKED = [Request(source=source, prompt=[1, 4, 6][: 1 + row % 3]) for row, source
 OTHERS = [Request(source=source[::-1], prompt=[2]) for source in SOURCES]
 
 
+def searches() -> list[Any]:
+    """Every patience with every end: each of both once in the fast suite, the other pairs in the slow one."""
+    patiences, ends = ["full", "likely", "certain"], [([5], 21), ([1, 5, 8], 16), ([], 5)]
+    return [
+        pytest.param(patience, *end, marks=() if place == number else pytest.mark.slow)
+        for place, patience in enumerate(patiences)
+        for number, end in enumerate(ends)
+    ]
+
+
 def check_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     assert [[each[::2] for each in row] for row in found] == [[each[::2] for each in row] for row in expected]
     scores = [[each.score for row in rows for each in row] for rows in (found, expected)]
@@ -28,8 +38,7 @@ def check_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) 
 
 
 @pytest.mark.row("TSK-08")
-@pytest.mark.parametrize("patience", ["full", "likely", "certain"])
-@pytest.mark.parametrize(("stop", "new"), [([5], 21), ([1, 5, 8], 16), ([], 5)])
+@pytest.mark.parametrize(("patience", "stop", "new"), searches())
 def test_rounds_find_what_steps_find(patience: Any, stop: list[int], new: int) -> None:
     model, beam = translator(), Beam(width=3, best=3, penalty=Power(exponent=0.7), patience=patience)
     expected = search(Engine(model, max_len=20, bos=1), ASKED, beam, max_new=new, stop=stop)
@@ -48,8 +57,8 @@ def test_a_round_serves_the_next_batch_of_its_shape() -> None:
     model = translator()
     plain, (engine, bodies) = Engine(model, max_len=32, bos=1), in_rounds(model, max_len=32, bos=1, batch=16)
     for asked, stop in ((ASKED, 5), (OTHERS, 8), (ASKED[:4], 5)):
-        expected = search(plain, asked, Beam(best=4), max_new=17, stop=[stop])
-        check_same(search(engine, asked, Beam(best=4), max_new=17, stop=[stop]), expected)
+        expected = search(plain, asked, Beam(best=4), max_new=10, stop=[stop])
+        check_same(search(engine, asked, Beam(best=4), max_new=10, stop=[stop]), expected)
     assert len(bodies) <= 3  # of four, two and one sentences
 
 

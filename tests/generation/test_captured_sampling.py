@@ -11,7 +11,7 @@ from tests.generation.small import Given, translator, writer
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from anyformer.generation.accelerate import captured_stepper
+from anyformer.generation.accelerate import captured_stepper, cpu_trace
 from anyformer.generation.accelerate.captured_stepper import CapturedRound, CapturedRounds, CapturedStepper
 from anyformer.generation.engine import Engine, Request, compiling_decoding_pays
 from anyformer.generation.samplers.greedy import Greedy
@@ -64,17 +64,25 @@ class Least(Filter):
         return -scores
 
 
+@pytest.fixture(autouse=True)
+def eager_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds are compared with plain calls: to trace a step takes as long as ten of these."""
+    monkeypatch.setattr(cpu_trace, "OFTEN", 10**6)
+
+
 def middle(engine: Engine, sampler: Sampler | None) -> list[int]:
     """A word that stops some rows in the middle of a round."""
-    return list(engine.generate(ASKED, sampler, max_new=21)[1].tokens[4:5])
+    return list(engine.generate(ASKED[1:2], sampler, max_new=5)[0].tokens[4:5])
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda each: str(each)[:60])
 def test_rounds_write_what_steps_write(sampler: Sampler) -> None:
     model = writer()
     plain, (engine, bodies) = Engine(model, max_len=32), in_rounds(model, max_len=32)
-    stop = middle(plain, sampler)
-    for asked, new in ((ASKED, 21), (OTHERS, 16), (ASKED[1:4], 9)):
+    stop, batches = middle(plain, sampler), [(ASKED, 12)]
+    if sampler in (SAMPLERS[0], SAMPLERS[-1]):  # later batches do not depend on the filter
+        batches += [(OTHERS, 9), (ASKED[1:4], 9)]
+    for asked, new in batches:
         expected = plain.generate(asked, sampler, max_new=new, stop=stop)
         assert engine.generate(asked, sampler, max_new=new, stop=stop) == expected
     sizes = [len(body.__self__.buffers.positions) for body in bodies]  # type: ignore[attr-defined]
@@ -102,7 +110,9 @@ def test_rows_that_reach_the_end_of_the_context_disturb_nobody(sampler: Sampler)
     assert [len(row.tokens) for row in expected] == [20 - len(prompt) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("new", range(1, 11))
+@pytest.mark.parametrize(
+    "new", [pytest.param(new, marks=() if new in (1, 2, 8, 9, 10) else pytest.mark.slow) for new in range(1, 11)]
+)
 def test_a_round_is_no_longer_than_what_is_asked_for(new: int) -> None:
     model, calls = writer(), []
     engine, bodies = in_rounds(model, max_len=32)
@@ -115,23 +125,30 @@ def test_a_round_is_no_longer_than_what_is_asked_for(new: int) -> None:
     assert len(bodies) == (new > 1)
 
 
+def with_a_state(place: int, case: Any) -> Any:
+    """In the fast suite, whole models and every third part: the other families add nothing to the state."""
+    (name,) = case.values
+    fast = name.startswith("whole/") or (name.startswith("PartSpec/") and place % 3 == 0)
+    return case if fast else pytest.param(name, marks=pytest.mark.slow)
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("name", writers())
+@pytest.mark.parametrize("name", [with_a_state(*case) for case in enumerate(writers())])
 def test_the_state_of_every_part_goes_on_from_round_to_round(name: str) -> None:
     subject = writer_named(name)
-    if subject.run(subject.tokens(), logits=True).shape != (*subject.tokens().shape, VOCAB):
+    if subject.run(subject.tokens(1, 4), logits=True).shape != (1, 4, VOCAB):
         pytest.skip("says no words")
-    model, prompts = subject.fresh(), [subject.tokens(1, length)[0].tolist() for length in (5, 2, 4)]
+    model, prompts = subject.model, [subject.tokens(1, length)[0].tolist() for length in (5, 2, 4)]
     given: Any = Given(model, subject.memory(3))
-    plain, engine = Engine(given, max_len=26), in_rounds(given, max_len=26)[0]
+    plain, engine = Engine(given, max_len=10), in_rounds(given, max_len=10)[0]
     strategy, decoding = SamplingStrategy(Greedy()), plain.prefill(prompts, [[1]] * 3)
-    stepper, captured = engine.stepper(strategy, 8, 17), engine.prefill(prompts, [[1]] * 3)
+    stepper, captured = engine.stepper(strategy, 2, 5), engine.prefill(prompts, [[1]] * 3)
     words = stepper.join([], captured, strategy.begin([0] * 3, prompts, captured.logits)).read()
     stepper.select(range(3))
-    words += stepper.advance(17).read() + stepper.advance(8).read()
+    words += stepper.advance(5).read() + stepper.advance(2).read()
     for word in words[:-1]:
         plain.step(decoding, torch.tensor(word[:3]))
-    assert isinstance(stepper, CapturedStepper) and len(words) == 17
+    assert isinstance(stepper, CapturedStepper) and len(words) == 5
     for mine, other in zip(tree_leaves(stepper._values.state), tree_leaves(decoding.state), strict=True):
         torch.testing.assert_close(mine[:3], other, rtol=1e-3, atol=1e-4)
 

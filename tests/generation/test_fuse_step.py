@@ -77,6 +77,7 @@ def test_a_step_of_gpt2_is_products_and_attention() -> None:
     assert found == {"norms": 0, "activations": 0, "sums": 1, "products": 4 * LAYERS + 1}  # words and their places
 
 
+@pytest.mark.slow  # a gate alone is among the cases below
 def test_a_step_of_llama_keeps_its_gates() -> None:
     plain, fused, found = step_of(ready(llama()))
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
@@ -84,6 +85,7 @@ def test_a_step_of_llama_keeps_its_gates() -> None:
     assert found == {"norms": 0, "activations": LAYERS, "sums": turns, "products": 4 * LAYERS + 1}
 
 
+@pytest.mark.slow  # the cases below are in the fast suite
 @pytest.mark.parametrize("place", ["post", "sandwich"])
 def test_norms_elsewhere_keep_what_others_read(place: str) -> None:
     plain, fused, found = step_of(ready(gpt2(place=place)))

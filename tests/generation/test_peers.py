@@ -13,7 +13,20 @@ from anyformer.generation.beam.penalties import Power
 from anyformer.generation.engine import Engine, Request
 
 NEW, STOP, LENGTHS = 12, 5, (3, 7, 1, 5)
-models = pytest.mark.parametrize("name", [*DECODERS, *TRANSLATORS])
+NAMES = [*DECODERS, *TRANSLATORS]
+BEAMS = [
+    (1.0, "likely"), (0.6, "likely"), (0.0, "likely"), (2.0, "likely"), (-1.0, "likely"), (1.0, "full"),
+    (0.5, "certain"),
+]  # fmt: skip
+"""Exponent of the length penalty, and when a search ends."""
+models = pytest.mark.parametrize("name", NAMES)
+
+
+def beams() -> list[Any]:
+    """Every setting for every model: each of both at least once in the fast suite, the other pairs in the slow one."""
+    fast = {(NAMES[place % len(NAMES)], *setting) for place, setting in enumerate(BEAMS)}
+    pairs = [(name, *setting) for name in NAMES for setting in BEAMS]
+    return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +64,9 @@ def test_greedy_words_of_a_ragged_batch_are_theirs(peers: Any, name: str) -> Non
     assert len({word for row in expected for word in row}) > 3  # not the same word again and again
 
 
-@models
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("gpt2", "t5") else pytest.mark.slow) for name in NAMES]
+)
 def test_rows_stop_where_theirs_do(peers: Any, name: str) -> None:
     ours, theirs = peers(name)
     rows = prompts(LENGTHS)
@@ -64,19 +79,7 @@ def test_rows_stop_where_theirs_do(peers: Any, name: str) -> None:
 
 @pytest.mark.row("TSK-04", clause="text is continued by sampling, greedily or by beam search")
 @pytest.mark.row("TSK-08", clause="keeps the best beams per step, scored with a length penalty")
-@models
-@pytest.mark.parametrize(
-    ("exponent", "patience"),
-    [
-        (0.0, "likely"),
-        (0.6, "likely"),
-        (1.0, "likely"),
-        (2.0, "likely"),
-        (-1.0, "likely"),
-        (1.0, "full"),
-        (0.5, "certain"),
-    ],
-)
+@pytest.mark.parametrize(("name", "exponent", "patience"), beams())
 @pytest.mark.row("WMT-06")
 def test_the_best_of_four_beams_are_theirs(peers: Any, name: str, exponent: float, patience: Any) -> None:
     ours, theirs = peers(name)

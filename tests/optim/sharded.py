@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from anyformer.optim import SGD, Adafactor, AdamW, Ema, LearnedTensor, Lion, OptimizerSpec, clip
 
 SPECS: tuple[OptimizerSpec, ...] = (AdamW(lr=0.01), SGD(weight_decay=0.1), Lion(lr=0.01), Adafactor(factored_from=8))
-STEPS, LIMIT = 6, 3.0
+STEPS, LIMIT = 4, 3.0
 
 
 def run(

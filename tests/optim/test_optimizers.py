@@ -177,10 +177,10 @@ def test_every_optimiser_finds_the_minimum_of_a_bowl(kind: str) -> None:
         return sum((one.tensor - goal).square().mean() for one, goal in zip(moved, goals, strict=True))
 
     start = distance().item()
-    for step in range(300):
+    for step in range(120):
         optimizer.zero_grad()
         distance().backward()
-        optimizer.step(1 - step / 300)
+        optimizer.step(1 - step / 120)
     assert distance().item() < 0.5 * start
 
 

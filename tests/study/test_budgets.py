@@ -53,6 +53,7 @@ def test_every_budget_is_a_study_with_a_schedule_of_its_own(tmp_path: Path) -> N
     assert write_study_report(results) == tmp_path / "study" / "report.html"
 
 
+@pytest.mark.slow  # that of one budget is in the fast suite: test_a_best_rate_at_the_edge...
 def test_a_learning_rate_at_the_edge_is_named_for_every_budget(tmp_path: Path) -> None:
     tuning = ("study.tuning.trials=2", "study.tuning.ratio=2", "study.tuning.extra=0", "optimizer.lr=1e-7")
     results = tiny(tmp_path, "study.budgets=[2, 4]", "study.seeds=1", *tuning)

@@ -136,6 +136,7 @@ def test_the_readme_shows_the_demo_with_its_seeds_and_steps() -> None:
     assert [row[0] for row in rows] == list(study.arms) and {row[-1] for row in rows} == {str(study.spec.seeds)}
 
 
+@pytest.mark.slow  # the study below and all pairs of these architectures, at a small size, are in the fast suite
 def test_eight_architectures_of_ten_million_parameters_are_matched_to_within_two_percent() -> None:
     study = read_study(FOLDER / "architectures.toml", ["model.vocab=8192"])
     models = [decode_recipe(provisional(it), name).recipe.model for name, it in study.arms.items()]

@@ -1,12 +1,15 @@
 """What a study registers before its first run, and the time and the tokens that its page states."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.study.small import tiny
 
 from anyformer.reporting.study_report import study_html, study_markdown
+from anyformer.study import Results, compare
+from anyformer.study.budget_curves import results_of
 from anyformer.study.comparing import Listener
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_record import REGISTERED, SESSIONS, registration_of, seconds_spent, timed_session
@@ -20,31 +23,43 @@ class Planned(Listener):
         self.runs = list(folder.path.glob("*/seed-*"))
 
 
-def test_a_study_is_registered_before_its_first_run(tmp_path: Path) -> None:
-    planned = Planned()
-    results = tiny(tmp_path, listener=planned)
+@pytest.fixture(scope="module")
+def planned() -> Planned:
+    return Planned()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, planned: Planned) -> Results:
+    """A finished study, which no test changes."""
+    return tiny(tmp_path_factory.mktemp("home"), "study.seeds=1", listener=planned)
+
+
+@pytest.fixture
+def home(results: Results, tmp_path: Path) -> Path:
+    """A copy of the home of the study, to be changed."""
+    return shutil.copytree(results.path.parent, tmp_path / "home")
+
+
+def test_a_study_is_registered_before_its_first_run(planned: Planned, results: Results) -> None:
     assert planned.registration is not None and not planned.runs
     assert planned.registration.study == results.folder.document
     assert f"Registered on {planned.registration.at:%d %B %Y}" in study_markdown(results)
 
 
-def test_the_page_names_what_was_changed_after_registration(tmp_path: Path) -> None:
-    tiny(tmp_path)
-    before = (tmp_path / "study" / REGISTERED).read_text()
-    results = tiny(tmp_path, "study.seeds=3")
-    assert (tmp_path / "study" / REGISTERED).read_text() == before
+def test_the_page_names_what_was_changed_after_registration(home: Path) -> None:
+    before = (home / "study" / REGISTERED).read_text()
+    results = compare(home / "study", "study.seeds=2", cache=home / "cache")
+    assert (home / "study" / REGISTERED).read_text() == before
     for page in (study_markdown(results), study_html(results)):
-        assert "Changed later: study.seeds, from 2 to 3." in page
+        assert "Changed later: study.seeds, from 1 to 2." in page
 
 
-def test_a_study_without_a_registration_says_nothing_about_it(tmp_path: Path) -> None:
-    results = tiny(tmp_path)
-    (tmp_path / "study" / REGISTERED).unlink()
-    assert "Registered" not in study_markdown(results)
+def test_a_study_without_a_registration_says_nothing_about_it(home: Path) -> None:
+    (home / "study" / REGISTERED).unlink()
+    assert "Registered" not in study_markdown(results_of(home / "study"))
 
 
-def test_the_page_states_tokens_epochs_and_time(tmp_path: Path) -> None:
-    results = tiny(tmp_path)
+def test_the_page_states_tokens_epochs_and_time(results: Results) -> None:
     unique = json.loads((results.folder.run("lstm", 0) / "environment.json").read_text())["data"]["splits"]["train"]
     page = study_markdown(results)
     run = results.arms[0].runs[0]
@@ -54,11 +69,11 @@ def test_the_page_states_tokens_epochs_and_time(tmp_path: Path) -> None:
 
 def test_time_is_counted_over_all_sessions_in_which_runs_were_trained(tmp_path: Path) -> None:
     controlled = ("study.controls.same={alike=['transformer','lstm'],within=9.0}",)
-    results = tiny(tmp_path, *controlled)
+    results = tiny(tmp_path, *controlled, "study.seeds=1")
     files = sorted(file.relative_to(results.path) for file in results.path.rglob(SESSIONS))
     assert files == [Path("controls/same") / SESSIONS, Path(SESSIONS)]
     once = seconds_spent(results.path)
-    tiny(tmp_path, *controlled)  # everything is finished
+    tiny(tmp_path, *controlled, "study.seeds=1")  # everything is finished
     assert seconds_spent(results.path) == once > 0.0
 
 

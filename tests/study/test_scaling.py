@@ -7,7 +7,7 @@ import pytest
 
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
 from anyformer.run import Run
-from anyformer.study.ladder import Deadline, Rung, ladder, scale, weights_of
+from anyformer.study.ladder import Deadline, Rung, Scaled, ladder, scale, weights_of
 from anyformer.training import load, load_recipe
 
 TINY = (
@@ -47,28 +47,36 @@ def test_a_ladder_by_the_clock_is_refused() -> None:
         ladder(load_recipe("small", ("train.minutes=1",)).recipe, 256, 6)
 
 
-def test_too_few_rungs_train_and_predict_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
-    found = scale("small", *TINY, rungs=2, out=tmp_path / "ladder", cache=tmp_path, tell=said.append)
-    assert len(found.points) == 2 and not found.predictions and "not enough evidence" in found.lacking
-    assert json.loads((tmp_path / "ladder" / "prediction.json").read_text()) == []
-    again = scale("small", *TINY, rungs=2, out=tmp_path / "ladder", cache=tmp_path)
-    assert [it.loss for it in again.points] == [it.loss for it in found.points]
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def calm(home: Path) -> Scaled:
+    """A ladder that was not disturbed."""
+    return scale("small", *TINY, rungs=2, out=home / "calm", cache=home)
+
+
+def test_too_few_rungs_train_and_predict_nothing(home: Path, calm: Scaled) -> None:
+    assert len(calm.points) == 2 and not calm.predictions and "not enough evidence" in calm.lacking
+    assert json.loads((home / "calm" / "prediction.json").read_text()) == []
+    again = scale("small", *TINY, rungs=2, out=home / "calm", cache=home)
+    assert [it.loss for it in again.points] == [it.loss for it in calm.points]
     with pytest.raises(SpecError, match="--out"):
-        scale("small", *TINY, "optimizer.lr=0.1", rungs=2, out=tmp_path / "ladder", cache=tmp_path)
+        scale("small", *TINY, "optimizer.lr=0.1", rungs=2, out=home / "calm", cache=home)
 
 
 def test_a_ladder_stops_inside_a_run_when_its_time_is_up_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, calm: Scaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calm = scale("small", *TINY, rungs=2, out=tmp_path / "calm", cache=tmp_path)
     with monkeypatch.context() as patched, pytest.raises(Interrupted, match="the time is up: all is saved") as caught:
         answers = iter([False] * 3)  # before the first run, after its first two steps
         patched.setattr(Deadline, "out_of_time", lambda self: next(answers, True))
-        scale("small", *TINY, rungs=2, minutes=1, out=tmp_path / "short", cache=tmp_path)
+        scale("small", *TINY, rungs=2, minutes=1, out=home / "short", cache=home)
     (first, *_) = calm.points
-    assert caught.value.exit_code == OUT_OF_TIME and Run(tmp_path / "short" / first.name).state["progress"]["step"] == 3
-    again = scale("small", *TINY, rungs=2, minutes=60, out=tmp_path / "short", cache=tmp_path)
+    assert caught.value.exit_code == OUT_OF_TIME and Run(home / "short" / first.name).state["progress"]["step"] == 3
+    again = scale("small", *TINY, rungs=2, minutes=60, out=home / "short", cache=home)
     assert [point.loss for point in again.points] == [point.loss for point in calm.points]
 
 

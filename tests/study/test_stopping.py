@@ -36,11 +36,16 @@ def calm(home: Path) -> Results:
     return tiny(home, "study.seeds=1", name="calm", listener=Packing(home / "calm.tar.gz"))
 
 
-def test_a_study_without_time_stops_with_a_code_of_its_own_and_goes_on(home: Path, calm: Results) -> None:
+@pytest.mark.parametrize("minutes", [0, pytest.param(0.01, marks=pytest.mark.slow)], ids=["none", "little"])
+def test_a_study_without_time_stops_with_a_code_of_its_own_and_goes_on(
+    home: Path, calm: Results, minutes: float
+) -> None:
+    """Before a worker process is started; and while one starts, which takes longer than half a second."""
+    name = f"short-{minutes}"
     with pytest.raises(Interrupted, match=r"the time is up: all is saved\. Go on with: anyformer compare") as caught:
-        tiny(home, "study.seeds=1", "study.minutes=0", name="short")
-    assert caught.value.exit_code == OUT_OF_TIME and (home / "short" / "study.toml").is_file()
-    assert measured(tiny(home, "study.seeds=1", name="short")) == measured(calm)
+        tiny(home, "study.seeds=1", f"study.minutes={minutes}", name=name)
+    assert caught.value.exit_code == OUT_OF_TIME and (home / name / "study.toml").is_file()
+    assert measured(tiny(home, "study.seeds=1", name=name)) == measured(calm)
 
 
 def test_a_pack_holds_metrics_and_no_weights(home: Path, calm: Results) -> None:

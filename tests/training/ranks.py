@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 import torch._inductor.config as inductor
 import torch.distributed as dist
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
 import torch.multiprocessing as mp
 from tests.training.small import LAYER
 
 from anyformer.run import Run
 
-HALF, STEPS = 3, 6
+HALF, STEPS = 2, 4
 SHARED = f'{LAYER}.0.part.position={{kind="t5_bias"}}'
 """A table that all layers use and none owns."""
 CALM = (

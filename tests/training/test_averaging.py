@@ -17,6 +17,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "checkpoint.keep=20",
         "checkpoint.keep_best=false",
         "evaluate.every=0",
+        "model.stack.depth=1",
+        "train.batch_tokens=64",
     )
     return tiny(tmp_path_factory.mktemp("averaged"), "run", *more)
 

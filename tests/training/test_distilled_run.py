@@ -10,6 +10,7 @@ from tests.training.test_early_stopping import Listening
 from tests.training.test_extending import same
 
 from anyformer.errors import AnyformerError, SpecError
+from anyformer.inference.text_generator import GenerationConfig
 from anyformer.objectives.matches.match import Projections
 from anyformer.run import Run, train
 from anyformer.training import Session, Watcher
@@ -17,6 +18,7 @@ from anyformer.training.runs import checkpoint
 
 KIND = ("objective.kind=distillation", 'objective.objective={kind="next_token"}')
 MATCHES = (*KIND, 'objective.matches=["hidden", "attention"]')
+FEW = GenerationConfig(max_new=2)
 SETTINGS = (*ONE, "model.preset=small", "train.batch_tokens=128")
 
 
@@ -43,7 +45,7 @@ def test_a_student_learns_from_the_weights_of_the_run(tmp_path: Path) -> None:
     for name, tensor in teacher.model().state_dict().items():
         assert torch.equal(models.weights[name], tensor), name
     (tmp_path / "teacher").rename(tmp_path / "gone")  # a student needs no teacher any more
-    assert run.generate(["the cat"]) and run.evaluate(file("texts"), limit=4)["loss"].value > 0
+    assert run.generate(["the cat"], FEW) and run.evaluate(file("texts"), limit=4)["loss"].value > 0
 
 
 def test_a_teacher_must_be_a_run_with_the_same_tokenizer(tmp_path: Path) -> None:
@@ -55,8 +57,8 @@ def test_a_teacher_must_be_a_run_with_the_same_tokenizer(tmp_path: Path) -> None
 
 
 def test_a_projection_between_widths_is_trained_and_resumed_exactly_but_is_not_served(tmp_path: Path) -> None:
-    teacher = tiny(tmp_path, "teacher", "model.dim=24", "model.stack.depth=3")
-    recipe = (*MATCHES, f"objective.teacher={teacher.folder}")
+    teacher = tiny(tmp_path, "teacher", "model.dim=24", "model.stack.depth=3", "train.steps=1")
+    recipe = (*MATCHES, f"objective.teacher={teacher.folder}", "train.steps=4")
     straight = tiny(tmp_path, "straight", *recipe)
     with pytest.raises(RuntimeError, match="crash"):
         train(
@@ -68,12 +70,12 @@ def test_a_projection_between_widths_is_trained_and_resumed_exactly_but_is_not_s
     assert {"words", "teacher", "hidden", "attention"} <= {*facts(straight)[1]["terms"]}
     first, last, again = (
         checkpoint.read(run.checkpoint(step), only=("projections",))["projections"]["matrices.hidden/0.weight"]
-        for run, step in ((straight, 4), (straight, 6), (resumed, 6))
+        for run, step in ((straight, 2), (straight, 4), (resumed, 4))
     )
     assert last.shape == (24, 16) and torch.equal(last, again) and not torch.equal(first, last)
     assert not any(isinstance(module, Projections) for module in straight.model().modules())
     (tmp_path / "teacher").rename(tmp_path / "gone")
-    assert straight.generate(["the cat"]) and {*straight.trained().models} == {"model"}
+    assert straight.generate(["the cat"], FEW) and {*straight.trained().models} == {"model"}
 
 
 @pytest.mark.parametrize(

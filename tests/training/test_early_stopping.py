@@ -15,7 +15,8 @@ from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer, Progress
 
 RISING = ("train.steps=18", "optimizer.lr=3", "schedule.kind=constant", "schedule.warmup=0", "evaluate.every=3",
-          "train.stop=2", "log.every=5", "checkpoint.every=1000", "model.stack.depth=1")  # fmt: skip
+          "train.stop=2", "log.every=5", "checkpoint.every=1000", "model.stack.depth=1", "train.micro_batch=96",
+          "evaluate.batches=2")  # fmt: skip
 """A rate at which the validation loss rises after the first evaluations."""
 
 

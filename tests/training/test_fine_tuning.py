@@ -186,7 +186,11 @@ class StopAfter(Watcher):
         return self.left <= 0
 
 
-@pytest.mark.parametrize("tune", [("tune=lora", "tune.rank=2"), ("tune=layers", "tune.rates=[1, 0.5, 0]")])
+@pytest.mark.parametrize(
+    "tune",
+    [("tune=lora", "tune.rank=2"), pytest.param(("tune=layers", "tune.rates=[1, 0.5, 0]"), marks=pytest.mark.slow)],
+    ids=["lora", "layers"],
+)
 def test_an_interrupted_run_goes_on_exactly(tune: tuple[str, ...], home: Path, decoder: Run) -> None:
     more = (*tune, "train.steps=4", "checkpoint.every=2", "evaluate.every=2", "log.every=1")
     name = tune[0].removeprefix("tune=")

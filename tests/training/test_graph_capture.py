@@ -1,11 +1,13 @@
 """Captured updates: graphs are emulated by calls that write to the memory of the first one, as replays do."""
 
+import json
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+from tests.training.small import SENTENCES
 from tests.training.test_trainer import STILL, trainer_of
 
 from anyformer.data.batching.batch import Batch
@@ -14,7 +16,7 @@ from anyformer.training import Trainer
 from anyformer.training.loop.graph_capture import CapturedPasses, Factors
 
 WHOLE = "train.micro_batch=256"
-LABELLED = ("data.source={kind='unicode_names'}", "objective={kind='classify', classes=40}", "data.packing=bucket")
+LABELLED = ("objective={kind='classify', classes=4}", "data.packing=bucket")
 
 
 class Emulated:
@@ -71,7 +73,9 @@ def test_rows_of_their_own_are_filled_up_to_few_shapes(tmp_path: Path) -> None:
 
 
 def test_labelled_texts_are_filled_up_to_few_shapes(tmp_path: Path) -> None:
-    more = (*STILL, WHOLE, *LABELLED)
+    rows = [{"text": sentence, "label": sentence.split()[1]} for sentence in SENTENCES]
+    (file := tmp_path / "animals.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    more = (*STILL, WHOLE, *LABELLED, f"data.source={{kind='jsonl', path='{file}', label='label'}}")
     trainer = trainer_of(tmp_path, *more)
     capture = capturing(trainer)
     assert first_losses(trainer) == pytest.approx(first_losses(trainer_of(tmp_path, *more)), rel=1e-5)

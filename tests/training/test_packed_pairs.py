@@ -33,7 +33,7 @@ LOOK: dict[str, Any] = {"kind": "attention", "heads": 2}
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
     home = tmp_path_factory.mktemp("prepared")
-    pairs = [Record(f"{n}{'s' * (n * 7 % 19)}", target=f"{n}{'t' * (n * 5 % 23)}") for n in range(60)]
+    pairs = [Record(f"{n}{'s' * (n * 7 % 19)}", target=f"{n}{'t' * (n * 5 % 23)}") for n in range(30)]
     return {form: ready(home / form, pairs, context=CONTEXT, packing=form, valid=0.0) for form in ("pack", "bucket")}
 
 

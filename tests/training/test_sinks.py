@@ -66,7 +66,7 @@ def test_a_sink_that_fails_is_let_go_with_one_word_and_the_others_go_on(tmp_path
 
 def test_a_sink_whose_library_is_missing_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    run = tiny(tmp_path, "run", 'log.sinks=["tensorboard"]')
+    run = tiny(tmp_path, "run", 'log.sinks=["tensorboard"]', "train.steps=2")
     assert run.complete
     assert (run.folder / "events.log").read_text().count("sink_failed") == 1
 
@@ -105,10 +105,10 @@ def test_samples_are_written_every_so_often_and_at_the_end(tmp_path: Path) -> No
 
 
 def test_samples_change_no_number_of_a_run(tmp_path: Path) -> None:
-    often = tiny(tmp_path, "often", "sample.every=1", "train.ema=0.5")
-    once = tiny(tmp_path, "once", "train.ema=0.5")
+    often = tiny(tmp_path, "often", "sample.every=1", "train.ema=0.5", "train.steps=3")
+    once = tiny(tmp_path, "once", "train.ema=0.5", "train.steps=3")
     assert facts(often) == facts(once)
-    last = [run.folder / "samples" / "step-000006.jsonl" for run in (often, once)]
+    last = [run.folder / "samples" / "step-000003.jsonl" for run in (often, once)]
     assert last[0].read_text() == last[1].read_text()
 
 
@@ -131,6 +131,6 @@ def test_samples_that_fail_are_missed_and_nothing_else(tmp_path: Path, monkeypat
         raise ValueError("no words")
 
     monkeypatch.setattr(Sampling, "_prompts", broken)
-    run = tiny(tmp_path, "run", "sample.every=1")
+    run = tiny(tmp_path, "run", "sample.every=1", "train.steps=2")
     assert run.complete
     assert (run.folder / "events.log").read_text().count("samples_failed") == 1

@@ -1,6 +1,6 @@
 """Layers that are split over two processes compute what one process computes, forward and backward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -60,12 +60,21 @@ def on_two(work: Callable[[DeviceMesh], None]) -> None:
     together(lambda rank: work(init_device_mesh("cpu", (2,))))
 
 
-def check_split(spec: PartSpec) -> None:
-    """Output and all gradients of two processes, each with half of the weights, are those of one process."""
-    whole = built(spec)
-    wanted, learned = ran(whole), {name: one.grad for name, one in whole.named_parameters()}
+SPLIT = (
+    MLP(bias=True), MLP(hidden=6), GLU(), GLU(bias=True), Attention(heads=4, bias=True),
+    Attention(heads=4, kv_heads=2, position=Rope()), Attention(heads=2, head_dim=3),
+    Cross(part=Attention(heads=4, kv_heads=2, bias=True)),
+)  # fmt: skip
 
-    def work(mesh: DeviceMesh) -> None:
+
+@row("OPT-15", clause="a simulated tensor-parallel MLP equals the serial one")
+@row("OPT-15", clause="a simulated tensor-parallel attention equals the serial one")
+def test_split_parts_equal_the_whole_ones() -> None:
+    """Output and all gradients of two processes, each with half of the weights, are those of one process."""
+
+    def check(spec: PartSpec, mesh: DeviceMesh) -> None:
+        whole = built(spec)
+        wanted, learned = ran(whole), {name: one.grad for name, one in whole.named_parameters()}
         part = built(spec)
         split_layers(part, mesh)
         torch.testing.assert_close(ran(part), wanted, **EXACT)
@@ -78,37 +87,24 @@ def check_split(spec: PartSpec) -> None:
             halves = 1 if name.endswith(("down.bias", "out.bias")) else 2
             assert one.to_local().numel() * halves == one.numel()
 
-    on_two(work)
+    on_two(lambda mesh: each(SPLIT, lambda spec: check(spec, mesh)))
 
 
-@row("OPT-15", clause="a simulated tensor-parallel MLP equals the serial one")
-@pytest.mark.parametrize("spec", [MLP(bias=True), MLP(hidden=6), GLU(), GLU(bias=True)], ids=repr)
-def test_a_split_feed_forward_equals_the_whole_one(spec: PartSpec) -> None:
-    check_split(spec)
-
-
-@row("OPT-15", clause="a simulated tensor-parallel attention equals the serial one")
-@pytest.mark.parametrize(
-    "spec",
-    [
-        Attention(heads=4, bias=True),
-        Attention(heads=4, kv_heads=2, position=Rope()),
-        Attention(heads=2, head_dim=3),
-        Cross(part=Attention(heads=4, kv_heads=2, bias=True)),
-    ],
-    ids=repr,
-)
-def test_split_attention_equals_the_whole_one(spec: PartSpec) -> None:
-    check_split(spec)
+def each(specs: Sequence[PartSpec], check: Callable[[PartSpec], None]) -> None:
+    """Checks all specs in the same processes, since a new process takes longer than a check; errors name the spec."""
+    for spec in specs:
+        try:
+            check(spec)
+        except Exception as error:
+            error.add_note(repr(spec))
+            raise
 
 
 @row("OPT-15", clause="tensor parallel: W_1 split by columns, W_2 by rows, one all-reduce")
-@pytest.mark.parametrize("spec", [MLP(), GLU(), Attention(heads=4)], ids=repr)
-def test_a_rank_has_half_of_the_columns_and_rows_and_adds_up_once(spec: PartSpec) -> None:
-    whole = {name: one.detach() for name, one in built(spec).named_parameters()}
-    first, second = (value for name, value in whole.items() if name.endswith("weight"))
-
-    def work(mesh: DeviceMesh) -> None:
+def test_a_rank_has_half_of_the_columns_and_rows_and_adds_up_once() -> None:
+    def check(spec: PartSpec, mesh: DeviceMesh) -> None:
+        whole = {name: one.detach() for name, one in built(spec).named_parameters()}
+        first, second = (value for name, value in whole.items() if name.endswith("weight"))
         part, rank = built(spec), mesh.get_local_rank()
         split_layers(part, mesh)
         one, two = (one.to_local() for one in part.parameters() if isinstance(one, DTensor))
@@ -125,7 +121,7 @@ def test_a_rank_has_half_of_the_columns_and_rows_and_adds_up_once(spec: PartSpec
             y.sum().backward()
         assert counts(sent) == {"all_reduce": 1}  # of the gradient of x
 
-    on_two(work)
+    on_two(lambda mesh: each((MLP(), GLU(), Attention(heads=4)), lambda spec: check(spec, mesh)))
 
 
 def counts(sent: CommDebugMode) -> dict[str, int]:

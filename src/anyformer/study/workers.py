@@ -95,6 +95,8 @@ class Processes:
 
     def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        if self._late():  # a process takes seconds to start
+            raise out_of_time(self.folder)
         with Interruption() as interruption:
             for worker in self.workers:
                 if worker.pid is None:
@@ -105,8 +107,7 @@ class Processes:
                 with suppress(Empty):
                     outcomes.append(self.outbox.get(timeout=POLL_S))
                 self.tell()
-                late = self.deadline is not None and time.monotonic() >= self.deadline
-                if late or interruption.caught or any(worker.exitcode for worker in self.workers):
+                if self._late() or interruption.caught or any(worker.exitcode for worker in self.workers):
                     self.stop.set()
             if self.stop.is_set():
                 self.close()
@@ -121,6 +122,9 @@ class Processes:
             raise out_of_time(self.folder)
         self.tell()
         return outcomes
+
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def close(self) -> None:
         for _ in self.workers:
