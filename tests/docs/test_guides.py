@@ -35,7 +35,9 @@ DOCUMENTS = (
     "docs/studies.md",
 )
 SMALLER = {
+    r"\btrain\.steps=500 ": "train.steps=2 train.batch_tokens=512 sample.tokens=2 evaluate.batches=1 ",
     r"\bsteps=500\b": "steps=2",
+    r"\bmodel\.dim=128\n": "model.dim=32 model.stack.depth=1\n",
     r"\bdim=256\b": "dim=32",
     r"\bdim=128\b": "dim=32",
     r"\bdepth=6\b": "depth=1",
@@ -43,7 +45,8 @@ SMALLER = {
     r"\bmax_new=50\b": "max_new=2",
     r"\bbudgets=\[100,300,1000\]": "budgets=[1,2,3]",
 }
-"""Numbers of the documents -> the smaller numbers of the test. Nothing else is changed."""
+"""Numbers of the documents -> the smaller numbers of the test, with those that the document leaves to the defaults.
+Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
     r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil))",
@@ -85,7 +88,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.Mo
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(discovery, "_IMPORTED", [])
     texts = [record.text for record in PythonTopics().records()]
-    (tmp_path / "notes.txt").write_text("\n\n".join(texts[:8])[:20_000], encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("\n\n".join(texts[:8])[:6_000], encoding="utf-8")
     discovery.discover()
     kinds, loaded = {family: dict(family.kinds) for family in Spec.__subclasses__()}, set(sys.modules)
     guide = types.ModuleType("guide")

@@ -7,10 +7,9 @@ page can hold many charts.
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 from cycler import cycler
@@ -18,7 +17,7 @@ from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFormatter
 
 MOST_POINTS = 500
 SIZE_INCHES = (5.0, 2.9)
@@ -77,18 +76,45 @@ class Chart:
 
 def svg(chart: Chart) -> str:
     """The chart as inline SVG for an HTML page."""
-    return drawn(partial(_draw, chart), chart.title, layout=None)
+    return next(svgs([chart]))
 
 
-def drawn(draw: Callable[[Axes], None], title: str, layout: Literal["constrained"] | None = "constrained") -> str:
-    """The axes that `draw` fills, as inline SVG for an HTML page; `layout` None: `draw` sets the margins too."""
+def svgs(charts: Iterable[Chart]) -> Iterator[str]:
+    """Each chart as inline SVG, drawn on the same axes one after the other: to make axes and ticks takes a third of the
+    time of a chart."""
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=SIZE_INCHES)
+        axes = figure.add_subplot()
+    for chart in charts:
+        with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": chart.title}):
+            _draw(chart, axes)
+            picture = _printed(figure, chart.title)
+            _remove_curves(axes)
+        yield picture
+
+
+def drawn(draw: Callable[[Axes], None], title: str) -> str:
+    """The axes that `draw` fills, as inline SVG for an HTML page."""
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        figure = Figure(figsize=SIZE_INCHES, layout=layout)
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         draw(figure.add_subplot())
-        stream = io.StringIO()
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        FigureCanvasSVG(figure).print_svg(stream, metadata=metadata)  # type: ignore[no-untyped-call]
+        return _printed(figure, title)
+
+
+def _printed(figure: Figure, title: str) -> str:
+    stream = io.StringIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    FigureCanvasSVG(figure).print_svg(stream, metadata=metadata)  # type: ignore[no-untyped-call]
     return _for_page(stream.getvalue(), title)
+
+
+def _remove_curves(axes: Axes) -> None:
+    """Removes what `_draw` adds to the axes, and the limits that follow from it."""
+    legend = axes.get_legend()
+    for artist in (*axes.lines, *axes.collections, *([legend] if legend is not None else ())):
+        artist.remove()
+    axes.relim()
+    axes.set_autoscale_on(True)
 
 
 def _draw(chart: Chart, axes: Axes) -> None:
@@ -111,6 +137,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
         axes.set_ylim(0.0, 1.1 * axes.get_ylim()[1])
         axes.yaxis.set_major_formatter(FuncFormatter(tick))
     else:
+        axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
     if len(chart.curves) > 1:
         axes.legend(loc="upper right")

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 import anyformer
-from anyformer.drawing.charts import Chart, svg
+from anyformer.drawing.charts import Chart, svg, svgs
 from anyformer.reporting import pages
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
@@ -43,7 +43,8 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
 
 def study_html(results: Results) -> str:
     """The report as self-contained HTML."""
-    curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
+    charts = [chart for chart in curve_charts(results) if not chart.empty]
+    curves = [(chart.title, Markup(picture)) for chart, picture in zip(charts, svgs(charts), strict=True)]
     by_budget = _drawn(budget_chart(results, results.curves)) if results.curves else None
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
     looks, shown = InfluenceMaps(results), rows(results)
