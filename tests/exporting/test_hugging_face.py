@@ -121,7 +121,13 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
+IMPORTED = ("BERT's tags", "BERT's body", "ALBERT's classes", "hidden states")
+"""Heads whose folders tests/interop/test_families.py imports and exports again: in the slow suite."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in IMPORTED else name for name in HEADS]
+)
 def test_other_heads_have_their_classes(name: str, transformers: ModuleType, tmp_path: Path) -> None:
     preset, head, architecture = HEADS[name]
     spec = body_of(small(preset).with_head(head))

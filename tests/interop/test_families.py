@@ -39,7 +39,13 @@ def outputs(model: Any, peer: Any, tokens: Tensor, valid: Tensor) -> tuple[Tenso
     return (ours, theirs) if ours.dim() == 2 else (ours.squeeze(-1)[valid], theirs[valid])
 
 
-@pytest.mark.parametrize("name", CASES)
+OPTIONS = ("gpt2_untied", "llama_tied_with_biases", "mistral_without_window", "eurobert_tied", "t5_1_1_tied")
+"""Cases of a class that another case has with other options: in the slow suite."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in OPTIONS else name for name in CASES]
+)
 def test_a_folder_gives_the_outputs_of_transformers_and_is_exported_bit_by_bit(
     transformers: ModuleType, tmp_path: Path, name: str
 ) -> None:
