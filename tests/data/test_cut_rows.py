@@ -175,7 +175,7 @@ def test_words_begin_where_documents_do(prepared: Prepared) -> None:
         assert (batch.continuation.before < 0).equal(begins[:, 0])
 
 
-@pytest.mark.parametrize("part", ["attention", "min_gru"])
+@pytest.mark.parametrize("part", ["min_gru", pytest.param("attention", marks=pytest.mark.slow)])
 def test_the_command_trains_on_rows(tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     told = [it for it in TINY if part == "attention" or "heads" not in it]

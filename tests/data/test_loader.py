@@ -83,8 +83,16 @@ def texts(prepared: Prepared, batch: Batch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_workers_change_nothing(prepared: Prepared, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "workers"),
+    [
+        *((form, 3) for form in FORMS),
+        ("pack", 1),
+        *(pytest.param(form, 1, marks=pytest.mark.slow) for form in FORMS[1:]),
+    ],
+)
+def test_workers_change_nothing(data: dict[str, Prepared], form: str, workers: int) -> None:
+    prepared = data[form]
     plain = seen(Loader(prepared=prepared, batch_tokens=BATCH))
     assert len({position.epoch for position, _ in plain}) > 1
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, workers=workers)) == plain

@@ -85,8 +85,15 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("name", "large"),
+    [
+        ("notes.csv", False),
+        ("notes.jsonl", True),
+        pytest.param("notes.csv", True, marks=pytest.mark.slow),
+        pytest.param("notes.jsonl", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_table_is_read_three_times_at_most_before_the_first_step(
     tmp_path: Path, name: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
