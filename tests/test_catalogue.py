@@ -45,7 +45,9 @@ def plain(value: Any) -> Any:
 
 def test_the_catalogue_has_the_fields_of_every_class(tool: ModuleType) -> None:
     assert catalogue()["files"] == source_files(), "Run: make rows"
-    assert catalogue()["classes"] == plain(tool.classes()), "Run: make rows"
+    # A torch module that another test has registered may still be in memory as a class: it stands in no module.
+    classes = {name: row for name, row in tool.classes().items() if name in vars(sys.modules[row["module"]])}
+    assert catalogue()["classes"] == plain(classes), "Run: make rows"
 
 
 def test_the_catalogue_has_the_text_of_every_kind() -> None:
