@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from anyformer.analysis.claim import Figures
 from anyformer.analysis.claims import landscape
 from anyformer.analysis.claims.batch_memory import BatchMemory
 from anyformer.analysis.claims.gradient_distance import GradientDistance
@@ -124,6 +126,12 @@ def test_the_slopes_of_the_largest_batch_are_told_and_its_curves_drawn() -> None
 FAMILIES = ["RNN", "GRU", "LSTM", "CNN", "Transformer"]
 
 
+@cache
+def prices() -> Figures:
+    """The figures of CLM-16, measured once for all tests of a process."""
+    return PriceClaim().measure()
+
+
 @pytest.mark.row(
     "CLM-16",
     clause=(
@@ -133,7 +141,7 @@ FAMILIES = ["RNN", "GRU", "LSTM", "CNN", "Transformer"]
 )
 def test_parameters_and_operations_of_five_families_are_bars() -> None:
     claim, d, t = PriceClaim(), 128, 1024
-    panels = {panel.title: panel for panel in claim.picture(claim.measure())}
+    panels = {panel.title: panel for panel in claim.picture(prices())}
     matrices = {"RNN": 2, "GRU": 6, "LSTM": 8, "CNN": 3, "Transformer": 12}  # of d x d, by each token once
     for title, factor, rest in (("Parameters", d * d, 20 * d), ("Flop", 2 * d * d * t, 2 * 2 * t * t * d)):
         axes = drawn(panels[title])
@@ -159,8 +167,7 @@ def saved_bytes(branches: list[Mapping[str, Any]], length: int) -> int:
 
 @pytest.mark.row("CLM-16", clause="peak memory of RNN, LSTM, GRU, CNN, Transformer at equal d and T shown")
 def test_the_measured_peak_memory_of_five_families_is_drawn_and_covers_what_autograd_keeps() -> None:
-    claim = PriceClaim()
-    figures = claim.measure()
+    claim, figures = PriceClaim(), prices()
     (panel,) = (panel for panel in claim.picture(figures) if panel.title == PEAK.capitalize())
     axes = drawn(panel)
     assert [label.get_text() for label in axes.get_xticklabels()] == FAMILIES

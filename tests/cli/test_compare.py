@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.row("NAR-00")
 def test_the_verdict_comes_first_then_the_table_then_what_to_type(home: Path, capsys: Capture) -> None:
     options = ["--arms", "transformer,lstm", "--match", "flops", "--seeds", "2", "--out", "found"]
-    assert main(["compare", text(home), *TINY, *options]) == 0
+    assert main(["compare", text(home), *TINY, "train.steps=2", *options]) == 0
     out = capsys.readouterr().out
     verdict, heading, report = (out.index(word) for word in ("A look, not a verdict", "difference (95 %)", "report: "))
     assert verdict < heading < report and "flops off" in out and "seeds needed" not in out
@@ -51,7 +51,7 @@ def test_the_verdict_comes_first_then_the_table_then_what_to_type(home: Path, ca
 
 
 def test_one_run_that_failed_is_in_the_table(home: Path, capsys: Capture) -> None:
-    assert main(["compare", text(home), *TINY, PAIR, "--seeds", "1", "--out", "found", "-q"]) == 0
+    assert main(["compare", text(home), *TINY, "train.steps=2", PAIR, "--seeds", "1", "--out", "found", "-q"]) == 0
     (home / "found" / "lstm" / "seed-1").write_text("in the way")
     capsys.readouterr()
     assert main(["compare", "found", "--seeds", "2"]) == 0

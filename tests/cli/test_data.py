@@ -19,7 +19,7 @@ TASKS = [
     "in_context_regression", "listops", "modular_addition", "reverse", "selective_copy", "sort",
 ]  # fmt: skip
 BUILT_IN = {
-    "python_topics": [], "docstring_summaries": [], "number_words": ["source.count=200"],
+    "python_topics": [], "number_words": ["source.count=200"],
     "pronouns": [], "copy": ["source.count=200"], "parity": ["source.count=200"],
 }  # fmt: skip
 
@@ -46,7 +46,7 @@ def write(path: Path, data: str | bytes) -> Path:
     return path
 
 
-LARGE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("docstrings", "unicode_names")]
+LARGE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("docstrings", "docstring_summaries", "unicode_names")]
 
 
 @pytest.mark.parametrize("kind", [*BUILT_IN, *LARGE])
@@ -124,7 +124,7 @@ def test_every_task_has_a_card_without_warnings(kind: str, capsys: Capture) -> N
 @pytest.mark.parametrize(
     ("name", "columns", "counts"),
     [
-        ("spam.jsonl.gz", {"text": "text", "label": "label"}, [4_901, 291, 289]),
+        pytest.param("spam.jsonl.gz", {"text": "text", "label": "label"}, [4_901, 291, 289], marks=pytest.mark.slow),
         ("speeches.jsonl.gz", {"text": "text"}, [208, 10, 15]),
         pytest.param("en-de.tsv.gz", {"text": "#3", "target": "#4"}, [77_554, 1_662, 1_358], marks=pytest.mark.slow),
         pytest.param("en-fr.tsv.gz", {"text": "#3", "target": "#4"}, [93_233, 1_854, 1_685], marks=pytest.mark.slow),

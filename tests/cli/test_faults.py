@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def test_the_room_for_checkpoints_is_checked_before_the_first_step(
     assert not (home / "run").exists()
 
 
-@pytest.mark.parametrize("kind", ["a file", "a missing parent that is a file"])
+@pytest.mark.parametrize("kind", ["a missing parent that is a file", pytest.param("a file", marks=pytest.mark.slow)])
 def test_without_a_writable_cache_training_goes_on_in_a_temporary_one(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -146,23 +146,24 @@ def test_a_recipe_with_an_absurd_number_is_refused_with_its_file(home: Path, cap
     assert "recipe.toml: " in refused(capsys, 2, "train", "recipe.toml")
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "shard", "facts", "truncated manifest"])
-def test_a_damaged_cache_is_prepared_again(home: Path, capsys: Capture, damage: str) -> None:
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no manifest": lambda manifest: manifest.unlink(),
+    "shard": lambda manifest: (manifest.parent / "train.tokens.bin").write_bytes(b""),
+    "facts": lambda manifest: manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "facts": {}})),
+    "truncated manifest": lambda manifest: manifest.write_text(manifest.read_text()[:100]),
+}
+
+
+def test_a_damaged_cache_is_prepared_again(home: Path, capsys: Capture) -> None:
     words = ["train", text(home), *TINY, "train.steps=1", "--out"]
     assert main([*words, "first"]) == 0
-    (manifest,) = (home / "cache" / "anyformer" / "data").glob("*/manifest.json")
-    if damage == "no manifest":
-        manifest.unlink()
-    elif damage == "shard":
-        (manifest.parent / "train.tokens.bin").write_bytes(b"")
-    elif damage == "facts":
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "facts": {}}))
-    else:
-        manifest.write_text(manifest.read_text()[:100])
-    capsys.readouterr()
-    assert main([*words, "second"]) == 0
-    assert "Preparing them again" in (output := capsys.readouterr().out) and "rebuild=True" not in output
-    assert facts(home / "first") == facts(home / "second")
+    for damage, inflict in DAMAGES.items():
+        (manifest,) = (home / "cache" / "anyformer" / "data").glob("*/manifest.json")
+        inflict(manifest)
+        capsys.readouterr()
+        assert main([*words, damage]) == 0
+        assert "Preparing them again" in (output := capsys.readouterr().out) and "rebuild=True" not in output, damage
+        assert facts(home / "first") == facts(home / damage)
 
 
 def test_data_that_change_while_they_are_read_are_said_in_one_line(

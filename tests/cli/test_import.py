@@ -78,9 +78,11 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path, name: str, caps
     assert name in capsys.readouterr().err
 
 
-def test_a_worker_process_imports_it_too(part: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_worker_process_imports_it_too(start: str, part: Path, tmp_path: Path) -> None:
+    """Studies spawn their workers, which takes seconds to import torch; a fork does not know the file either."""
     task = RunTask(tmp_path, "arm", rate=1e-3, seed=0, threads=1, imports=(str(part),))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context(start).Pool(1) as pool:
         assert pool.apply(_kinds_after, (task,)) == "Outside"
 
 

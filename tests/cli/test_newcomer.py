@@ -48,7 +48,7 @@ def test_a_part_that_does_not_exist_is_answered_with_the_nearest_names(capsys: C
 
 def test_the_page_of_one_claim_leaves_the_page_of_all_alone(home: Path, capsys: Capture) -> None:
     (home / "claims.html").write_text("all claims")
-    assert "CLM-07.html" in printed(capsys, "claims", "CLM-07", "--out", ".")
+    assert "CLM-10.html" in printed(capsys, "claims", "CLM-10", "--out", ".")
     assert (home / "claims.html").read_text() == "all claims"
 
 
@@ -92,7 +92,15 @@ def test_a_run_finds_its_relative_data_from_another_folder(
 
 def test_train_says_that_a_file_is_smaller_than_a_batch(home: Path, capsys: Capture) -> None:
     (home / "three.txt").write_text("the cat sat on the mat\nand looked at the moon\nfor a while\n")
-    words = ("train", "three.txt", "train.steps=1", "model.dim=16", "data.context=32", "model.stack.depth=1")
+    words = (
+        "train",
+        "three.txt",
+        "train.steps=1",
+        "model.dim=16",
+        "data.context=32",
+        "model.stack.depth=1",
+        "sample.tokens=1",
+    )
     assert "tokens to train on: each update reads all of them" in printed(capsys, *words, "--out", "run")
 
 

@@ -40,7 +40,7 @@ def succeeds(command: str, *more: str) -> bool:
     return main([*shlex.split(command)[1:], *more]) == 0
 
 
-@pytest.mark.parametrize("task", ["generate", "fill", "classify"])
+@pytest.mark.parametrize("task", ["generate", "classify", pytest.param("fill", marks=pytest.mark.slow)])
 def test_what_train_suggests_succeeds(home: Path, capsys: Capture, task: str) -> None:
     target: dict[str, tuple[str, ...]] = {
         "generate": (text(home),),

@@ -47,7 +47,7 @@ def test_batches_are_nearly_full_and_come_in_no_order_of_length() -> None:
 
 
 @pytest.mark.skipif(not PAIRS.exists(), reason="the real pairs (en-de.tsv.gz) are not here")
-@pytest.mark.parametrize("budget", [4096, 16384])
+@pytest.mark.parametrize("budget", [4096, pytest.param(16384, marks=pytest.mark.slow)])
 def test_little_padding_on_real_pairs(budget: int) -> None:
     with gzip.open(PAIRS, "rt", encoding="utf-8") as lines:
         rows = [line.split("\t") for line in lines if line.startswith("train\t")]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.corpus import documents, ready
 from tests.objectives.every import CASES, Case
-from tests.training.small import LAYER, TINY, facts, text, tiny
+from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 from tests.training.test_resume import Sender
 
 from anyformer.cli.main import main
@@ -176,7 +176,7 @@ def test_words_begin_where_documents_do(prepared: Prepared) -> None:
         assert (batch.continuation.before < 0).equal(begins[:, 0])
 
 
-@pytest.mark.parametrize("part", ["attention", "min_gru"])
+@pytest.mark.parametrize("part", ["min_gru", pytest.param("attention", marks=pytest.mark.slow)])
 def test_the_command_trains_on_rows(tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     told = [it for it in TINY if part == "attention" or "heads" not in it]
@@ -193,10 +193,11 @@ def test_the_command_trains_on_rows(tmp_path: Path, part: str, monkeypatch: pyte
 
 
 def test_a_run_on_rows_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    told = ("data.packing=rows", "train.steps=40", "evaluate.every=20", "checkpoint.every=20")  # more than an epoch
-    calm = tiny(tmp_path, "calm", *told)
+    told = ("data.packing=rows", "train.steps=16", "evaluate.every=8", "checkpoint.every=8")  # more than an epoch
+    (tmp_path / "few.txt").write_text("\n\n".join(SENTENCES[:64]))
+    calm = tiny(tmp_path, "calm", *told, target=str(tmp_path / "few.txt"))
     with pytest.raises(Interrupted):
         options = {"out": tmp_path / "stopped", "cache": tmp_path / "cache"}
-        train(text(tmp_path), *TINY, *told, **options, watcher=Sender(signal.SIGTERM, 17))
+        train(tmp_path / "few.txt", *TINY, *told, **options, watcher=Sender(signal.SIGTERM, 6))
     assert facts(tiny(tmp_path, "stopped", resume=True)) == facts(calm)
     assert {line["epoch"] for line in facts(calm) if "epoch" in line} > {0}

@@ -84,16 +84,24 @@ def texts(prepared: Prepared, batch: Batch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_workers_change_nothing(prepared: Prepared, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "workers"),
+    [
+        *((form, 3) for form in FORMS),
+        ("pack", 1),
+        *(pytest.param(form, 1, marks=pytest.mark.slow) for form in FORMS[1:]),
+    ],
+)
+def test_workers_change_nothing(data: dict[str, Prepared], form: str, workers: int) -> None:
+    prepared = data[form]
     plain = seen(Loader(prepared=prepared, batch_tokens=BATCH))
     assert len({position.epoch for position, _ in plain}) > 1
     assert seen(Loader(prepared=prepared, batch_tokens=BATCH, workers=workers)) == plain
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(deadline=None, max_examples=12)
-@given(seed=st.integers(0, 2**32), skip=st.integers(0, 120), epochs=st.integers(1, 3))
+@settings(deadline=None, max_examples=6)
+@given(seed=st.integers(0, 2**32), skip=st.integers(0, 80), epochs=st.integers(1, 2))
 def test_resuming_anywhere_goes_on_as_if_nothing_had_been(
     data: dict[str, Prepared], form: str, seed: int, skip: int, epochs: int
 ) -> None:
@@ -123,7 +131,7 @@ def test_batches_can_be_of_one_height_and_one_alone_has_no_empty_row(data: dict[
 
 
 @pytest.mark.row("OPT-18", clause="batches are filled by token count, such as 65,536")
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(seed=st.integers(0, 2**32), form=st.sampled_from(WHOLE), batch=st.integers(2 * CONTEXT, 500))
 def test_an_epoch_has_every_sample_once_within_the_budget(
     data: dict[str, Prepared], seed: int, form: str, batch: int
@@ -141,7 +149,7 @@ def test_an_epoch_has_every_sample_once_within_the_budget(
         assert sorted(found) == sorted(expected)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(size=st.integers(1, 12), form=st.sampled_from(FORMS))
 def test_rows_can_be_taken_a_few_at_a_time(data: dict[str, Prepared], size: int, form: str) -> None:
     for batch, _ in islice(Loader(prepared=data[form], batch_tokens=400), 5):

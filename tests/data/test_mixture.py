@@ -128,7 +128,7 @@ def test_a_recipe_trains_on_a_mixture_without_warnings_of_copies(tmp_path: Path)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f'[model]\npreset = "small"\ndim = 32\nstack = {{ depth = 1 }}\n[data]\nsource = {source}\n'
-        'tokenizer = { kind = "byte" }\ncontext = 64\n[train]\nsteps = 2\nbatch_tokens = 256\n'
+        'tokenizer = { kind = "byte" }\ncontext = 64\n[train]\nsteps = 2\nbatch_tokens = 256\n[sample]\ntokens = 1\n'
     )
     run = train(str(recipe), out=tmp_path / "run", cache=tmp_path / "cache")
     assert run.evaluate(limit=12)["loss"].texts > 3

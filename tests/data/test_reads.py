@@ -71,7 +71,7 @@ def test_a_text_is_read_twice_where_the_defaults_are_derived_from_it(tmp_path: P
     os.utime(file, (1e9, 1e9))
     OPENED.clear()
     WATCHED.add(str(file))
-    small = ("model.dim=16", "model.stack.depth=1", "train.steps=1", "evaluate.every=0")
+    small = ("model.dim=16", "model.stack.depth=1", "train.steps=1", "evaluate.every=0", "sample.tokens=1")
     train(file, *small, out=tmp_path / "run", cache=tmp_path / "cache")
     WATCHED.clear()
     assert OPENED[str(file)] == 2  # one pass that hashes the bytes, one that all others share
@@ -85,8 +85,15 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("name", "large"),
+    [
+        ("notes.csv", False),
+        ("notes.jsonl", True),
+        pytest.param("notes.csv", True, marks=pytest.mark.slow),
+        pytest.param("notes.jsonl", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_table_is_read_three_times_at_most_before_the_first_step(
     tmp_path: Path, name: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +103,8 @@ def test_a_table_is_read_three_times_at_most_before_the_first_step(
     os.utime(file, (1e9, 1e9))
     OPENED.clear()
     monkeypatch.setattr(sys.modules[__name__], "WATCHED", {str(file)})
-    small = ("model.dim=16", "model.stack.depth=1", "data.tokenizer.kind=byte", "train.steps=1", "evaluate.every=0")
+    small = ("model.dim=16", "model.stack.depth=1", "train.steps=1", "evaluate.every=0", "sample.tokens=1")
+    small = (*small, "data.tokenizer.kind=byte", "train.batch_tokens=2048")
     start = FirstStep()
     train(file, *small, out=tmp_path / "run", cache=tmp_path / "cache", watcher=start)
     assert 0 < start.opened <= 3  # afterwards the validation texts are read once more, to calibrate the classifier

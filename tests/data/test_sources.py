@@ -307,7 +307,13 @@ def test_a_fingerprint_is_of_the_bytes_and_options_not_of_the_place(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "source", "counts", "groups"),
     [
-        ("en-de.tsv.gz", CSV(path="", split="#1", group="#2", text="#3", target="#4"), (77_554, 1_662, 1_358), True),
+        pytest.param(
+            "en-de.tsv.gz",
+            CSV(path="", split="#1", group="#2", text="#3", target="#4"),
+            (77_554, 1_662, 1_358),
+            True,
+            marks=pytest.mark.slow,
+        ),
         ("speeches.jsonl.gz", JSONLines(path="", split="split", group="name"), (208, 10, 15), True),
         ("spam.jsonl.gz", JSONLines(path="", split="split", label="label"), (4_901, 291, 289), False),
     ],

@@ -43,14 +43,14 @@ records = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(records=records)
 def test_no_training_text_is_held_out_whatever_is_given(records: list[Record]) -> None:
     found = split(records)
     assert not {r.text for r in found["train"]} & {r.text for r in found["valid"] + found["test"]}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(records=records)
 def test_groups_never_cross(records: list[Record]) -> None:
     found = split(records, "fraction")

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.core import Spec, discovery
+from anyformer.core import Spec, Work, discovery
 from anyformer.data.sources.python_topics import PythonTopics
 from anyformer.interop.onnx_graph import PACKAGES
+from anyformer.reporting import installed_kinds
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
@@ -35,7 +36,10 @@ DOCUMENTS = (
     "docs/studies.md",
 )
 SMALLER = {
+    r"\btrain\.steps=500(?=\s)": "train.steps=2 train.batch_tokens=512 sample.tokens=2 evaluate.batches=1",
+    r"\bsteps=500, out=": "steps=2, sample=af.SampleSpec(tokens=2), out=",
     r"\bsteps=500\b": "steps=2",
+    r"\bmodel\.dim=128\n": "model.dim=32 model.stack.depth=1\n",
     r"\bdim=256\b": "dim=32",
     r"\bdim=128\b": "dim=32",
     r"\bdepth=6\b": "depth=1",
@@ -43,7 +47,8 @@ SMALLER = {
     r"\bmax_new=50\b": "max_new=2",
     r"\bbudgets=\[100,300,1000\]": "budgets=[1,2,3]",
 }
-"""Numbers of the documents -> the smaller numbers of the test. Nothing else is changed."""
+"""Numbers of the documents -> the smaller numbers of the test, with those that the document leaves to the defaults.
+Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
     r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil))",
@@ -84,8 +89,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.Mo
     monkeypatch.setenv("HOME", str(tmp_path))  # the cache of prepared data
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(discovery, "_IMPORTED", [])
+    monkeypatch.setattr(installed_kinds, "_WORK", Work(batch=1, length=16))  # of the cost that `parts` shows
     texts = [record.text for record in PythonTopics().records()]
-    (tmp_path / "notes.txt").write_text("\n\n".join(texts[:8])[:20_000], encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("\n\n".join(texts[:8])[:6_000], encoding="utf-8")
     discovery.discover()
     kinds, loaded = {family: dict(family.kinds) for family in Spec.__subclasses__()}, set(sys.modules)
     guide = types.ModuleType("guide")

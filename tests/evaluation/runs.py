@@ -59,7 +59,7 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "spans": ("texts", (*TWO, "model.preset=small-encoder-decoder", "train.steps=10")),
     "pairs": ("pairs", (*TWO, "train.steps=30")),
     "one_row": ("pairs", (*ONE, "model.preset=small", "train.steps=20")),
-    "classes": ("classes", (*ONE, "train.steps=100", "optimizer.lr=3e-2")),
+    "classes": ("classes", (*ONE, "model.embedding.buckets=1024", "train.steps=100", "optimizer.lr=3e-2")),
     "numbers": ("numbers", (*ONE, "train.steps=10")),
     "tags": ("tags", (*ONE, "train.steps=30")),
     "choices": ("choices", (*ONE, "train.steps=10")),

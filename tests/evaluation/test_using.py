@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from tests.evaluation.runs import ANIMALS, FOLDER, RECIPES, SENTENCES, THINGS, VERBS, file, run_of
+from tests.evaluation.runs import ANIMALS, FOLDER, ONE, RECIPES, SENTENCES, THINGS, VERBS, file, run_of
 
 from anyformer.core import Frame
 from anyformer.data.record import Record
@@ -121,7 +121,7 @@ def test_a_pretrained_run_gives_vectors_starts_others_and_writes() -> None:
 )
 def test_fine_tuning_takes_body_and_tokenizer_over_and_moves_everything() -> None:
     start = run_of("masked")
-    settings = [it for it in RECIPES["classes"][1] if "tokenizer" not in it and "steps" not in it]
+    settings = [key for key in ONE if "tokenizer" not in key]
     tuned = train(
         file("classes"), *settings, "train.steps=8", out=FOLDER / "runs" / "tuned", cache=FOLDER / "cache",
         init_from=start,

@@ -7,7 +7,9 @@ import anyformer
 from anyformer import Run
 
 WORDS = ("the", "fox", "dog", "bird", "sees", "hears", "a", "red", "old", "small", "tree", "and", "under", "over")
-TINY = ["model.dim=32", "train.batch_tokens=256", "evaluate.every=4", "train.steps=4", "log.every=4"]
+TINY = [
+    "model.dim=32", "train.batch_tokens=256", "evaluate.every=4", "train.steps=4", "log.every=4", "sample.tokens=1"
+]  # fmt: skip
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:

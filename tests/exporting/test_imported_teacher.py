@@ -10,7 +10,10 @@ import anyformer
 from anyformer import Run
 from anyformer.training.runs import checkpoint
 
-SHORT = ["train.steps=30", "train.batch_tokens=256", "evaluate.every=0", "log.every=10", "optimizer.lr=1e-2"]
+SHORT = [
+    "train.steps=20", "train.batch_tokens=256", "evaluate.every=0", "log.every=10", "optimizer.lr=1e-2",
+    "sample.tokens=1",
+]  # fmt: skip
 NEXT_TOKEN = ["objective.kind=distillation", 'objective.objective={kind="next_token"}', "objective.alpha=1.0"]
 
 

@@ -39,23 +39,36 @@ def outputs(model: Any, peer: Any, tokens: Tensor, valid: Tensor) -> tuple[Tenso
     return (ours, theirs) if ours.dim() == 2 else (ours.squeeze(-1)[valid], theirs[valid])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_outputs_equal_those_of_transformers(transformers: ModuleType, tmp_path: Path, name: str) -> None:
+OPTIONS = ("gpt2_untied", "llama_tied_with_biases", "mistral_without_window", "eurobert_tied", "t5_1_1_tied")
+"""Cases of a class that another case has with other options: in the slow suite."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in OPTIONS else name for name in CASES]
+)
+def test_a_folder_gives_the_outputs_of_transformers_and_is_exported_bit_by_bit(
+    transformers: ModuleType, tmp_path: Path, name: str
+) -> None:
+    """One folder of each family for all three checks: to write and to read it takes longer than any of them."""
     peer = CASES[name].make(transformers, tmp_path)
-    _, model = loaded(tmp_path)
-    for lengths in ([1], [2, 1], [7, 3, 5], [LONGEST - 1, 4]):
+    pretrained, model = loaded(tmp_path)
+    check_outputs(model, peer, CASES[name].within)
+    check_config(pretrained)
+    peer.to(torch.bfloat16).save_pretrained(tmp_path)
+    check_tensors(*loaded(tmp_path))
+
+
+def check_outputs(model: Any, peer: Any, within: float) -> None:
+    """Equal outputs, alone and with padding, for one token up to the longest text."""
+    for lengths in ([1], [2, 1], [LONGEST - 1, 3, 7]):
         tokens = torch.randint(5, 90, (len(lengths), max(lengths)))
         ours, theirs = outputs(model, peer, tokens, lengths_mask(lengths))
         assert ours.shape == theirs.shape
-        assert (ours - theirs).abs().max() <= CASES[name].within * max(1.0, theirs.abs().max().item())
+        assert (ours - theirs).abs().max() <= within * max(1.0, theirs.abs().max().item())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_export_has_the_tensors_of_the_folder_bit_by_bit(
-    transformers: ModuleType, tmp_path: Path, name: str
-) -> None:
-    CASES[name].make(transformers, tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
-    pretrained, model = loaded(tmp_path)
+def check_tensors(pretrained: PretrainedFolder, model: Any) -> None:
+    """An export has the tensors of a bfloat16 folder, bit by bit."""
     config = pretrained.config
     target = counterpart(pretrained.spec, config["model_type"], config["architectures"][0])
     assert target.config["model_type"] == config["model_type"] and target.architecture == config["architectures"][0]
@@ -68,10 +81,8 @@ def test_an_export_has_the_tensors_of_the_folder_bit_by_bit(
         assert tensor.dtype == torch.bfloat16 and torch.equal(tensors[key].to(tensor.dtype), tensor)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_config_of_a_spec_is_that_of_the_folder(transformers: ModuleType, tmp_path: Path, name: str) -> None:
-    CASES[name].make(transformers, tmp_path)
-    pretrained = PretrainedFolder.open(tmp_path)
+def check_config(pretrained: PretrainedFolder) -> None:
+    """The config of the spec is that of the folder, and gives the same spec."""
     config = pretrained.family.config(pretrained.spec)
     assert pretrained.family.spec(config, pretrained.weights) == pretrained.spec
     same_words = ("architectures", "tie_word_embeddings")  # a body may be written with a head, a T5 as tied or not

@@ -18,7 +18,7 @@ from anyformer.run import Run, train
 ROWS = [
     {"text": f"axu {word} bxu {word}", "label": ("one", "two")[n % 2]} for n, word in enumerate(["byv", "cxu"] * 40)
 ]
-SHORT = ("train.steps=2", "train.batch_tokens=256", "data.valid=0.2", "optimizer.lr=1e-9")
+SHORT = ("train.steps=2", "train.batch_tokens=256", "data.valid=0.2", "optimizer.lr=1e-9", "sample.tokens=1")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def labelled(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("kind", ["bert", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_a_hugging_face_folder_is_fine_tuned_directly(
     kind: str, labelled: Path, transformers: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +66,9 @@ def test_a_broken_folder_is_refused_before_the_data_are_read(labelled: Path, tmp
 TEMPLATE = "{% for message in messages %}{{ message.role }}\n{{ message.content }}{{ eos_token }}{% endfor %}"
 
 
-@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "several"])
+@pytest.mark.parametrize(
+    "place", ["chat_template.jinja", "several", pytest.param("tokenizer_config.json", marks=pytest.mark.slow)]
+)
 def test_the_chat_template_comes_along(
     place: str, transformers: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Run folders written by hand, without training: in every state that a run may be found in."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ SMALL = ("model.dim=16", "model.stack.depth=1", "model.stack.blocks.layer.branch
 EVIL = "<script>alert(1)</script>"
 
 
+@cache
 def recipe() -> dict[str, Any]:
     data = load_recipe("small", SMALL).recipe.to_dict()
     data["model"] |= {"vocab": 300, "max_len": 64}

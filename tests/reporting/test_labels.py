@@ -1,5 +1,6 @@
 """Names of points and labels of axes stay readable, wherever points are."""
 
+import math
 from itertools import combinations
 
 import matplotlib
@@ -28,9 +29,18 @@ def test_names_of_close_points_do_not_overlap() -> None:
     assert not any(box.contains(*place) for box in boxes for place in axes.transData.transform(points))
 
 
-@pytest.mark.parametrize("from_zero", [False, True])
+VALUES = [(3.2, 4.1), (5.00012, 5.00014), (-1234.5, -1100.25), (1e-5, 3e-5), (1e5, 1e9), (0.0, 0.0)]
+
+
 @pytest.mark.parametrize(
-    "values", [(3.2, 4.1), (5.00012, 5.00014), (-1234.5, -1100.25), (1e-5, 3e-5), (1e5, 1e9), (0.0, 0.0)], ids=str
+    ("values", "from_zero"),
+    [
+        *((values, False) for values in VALUES[:4]),
+        *((values, True) for values in VALUES[4:]),
+        *(pytest.param(values, True, marks=pytest.mark.slow) for values in VALUES[:4]),
+        *(pytest.param(values, False, marks=pytest.mark.slow) for values in VALUES[4:]),
+    ],
+    ids=str,
 )
 def test_labels_of_axes_are_inside_the_picture_and_apart(values: tuple[float, float], from_zero: bool) -> None:
     chart = Chart("Title", "tokens", "tokens per second", [Curve("train", [0.0, 3e6], values)], from_zero=from_zero)
@@ -46,6 +56,19 @@ def test_labels_of_axes_are_inside_the_picture_and_apart(values: tuple[float, fl
     assert 0 <= box.x0 < box.x1 <= width and 0 <= box.y0 < box.y1 <= height
     assert all(len(labels) > 1 for labels in drawn)
     assert not any(name.overlaps(label) for name in names for labels in drawn for label in labels)
+
+
+def test_charts_that_are_drawn_together_are_those_that_are_drawn_alone() -> None:
+    steps, losses = [1.0, 2.0, 5000.0], [3.2, math.nan, 3.0]
+    band = Curve("valid", steps, [1e-5, 2e-5, 3e-5], charts.VALID, marked=True, band=([0.0, 0.0, 0.0], [9.0, 9.0, 9.0]))
+    forms = [
+        Chart("two", "steps", "loss", [Curve("train", steps, losses), band], marks=[2.0]),
+        Chart("zero", "steps", "tokens per second", [Curve("speed", steps, [1e5, 2e5, 1e6])], from_zero=True),
+        Chart("rate", "minutes", "rate", [Curve("rate", [0.5, 0.6], [1e-6, 2e-6])], x_scale=1 / 60),
+    ]
+    order = (0, 1, 0, 2, 1, 2, 0)  # each form after each other one
+    alone = [charts.svg(chart) for chart in forms]
+    assert list(charts.svgs(forms[which] for which in order)) == [alone[which] for which in order]
 
 
 def _drawn_labels(axis: Axis) -> list[Bbox]:

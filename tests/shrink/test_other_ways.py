@@ -19,7 +19,7 @@ from anyformer.training.runs import checkpoint
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=8", "checkpoint.keep=4", "evaluate.every=4")
+    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=6", "checkpoint.keep=4", "evaluate.every=4")
 
 
 def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -48,7 +48,7 @@ def test_average_of_checkpoints(source: Run, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_average_of_runs(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tiny(source.folder.parent, "other", "train.steps=8", "seed=1")
+    other = tiny(source.folder.parent, "other", "train.steps=2", "seed=1")
     rows = table(capsys, str(source.folder), "--average", str(other.folder), "--out", str(tmp_path / "mean"))
     assert list(rows) == ["before", "other", "average"]
     models = [run.model().state_dict() for run in (source, other, Run.open(tmp_path / "mean"))]
@@ -61,19 +61,19 @@ def test_average_of_runs(source: Run, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_distil_in_one_command(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "student"
-    student = ["--distil", "same", "--steps", "3", "model.stack.depth=1", "objective.temperature=3.0"]
+    student = ["--distil", "same", "--steps", "2", "model.stack.depth=1", "objective.temperature=3.0"]
     rows = table(capsys, str(source.folder), *student, "--out", str(out))
     assert list(rows) == ["teacher", "student", "student alone"]
     assert rows["student"]["params"] == rows["student alone"]["params"] < rows["teacher"]["params"]
     recipe = Run.open(out).recipe
     assert isinstance(recipe.objective, Distillation) and recipe.objective.temperature == 3.0
-    assert recipe.objective.teacher == str(source.folder) and recipe.train.steps == 3
+    assert recipe.objective.teacher == str(source.folder) and recipe.train.steps == 2
 
 
 def test_a_student_is_ranked_with_the_projection_that_it_was_trained_with(
     source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    student = ["--distil", "same", "--steps", "3", "--no-control", "model.dim=8", 'objective.matches=["hidden"]']
+    student = ["--distil", "same", "--steps", "2", "--no-control", "model.dim=8", 'objective.matches=["hidden"]']
     table(capsys, str(source.folder), *student, "--out", str(tmp_path / "student"))
     run = Run.open(tmp_path / "student")
     stored = checkpoint.read(run.checkpoint(), only=("projections",))["projections"]
@@ -85,9 +85,9 @@ def test_a_student_is_ranked_with_the_projection_that_it_was_trained_with(
 
 
 def test_distil_from_an_ensemble(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tiny(source.folder.parent, "another", "train.steps=4", "seed=1")
+    other = tiny(source.folder.parent, "another", "train.steps=2", "seed=1")
     teachers = f'objective.teacher=["{source.folder}", "{other.folder}"]'
-    student = ["--distil", "same", "--steps", "3", "--no-control", "model.stack.depth=1", teachers]
+    student = ["--distil", "same", "--steps", "2", "--no-control", "model.stack.depth=1", teachers]
     table(capsys, str(source.folder), *student, "--out", str(tmp_path / "student"))
     run = Run.open(tmp_path / "student")
     assert isinstance(run.recipe.objective, Distillation)

@@ -21,7 +21,7 @@ from anyformer.shrink.shrinking import PruneSettings, prune
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=12")
+    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=4")
 
 
 def sparsity(model: torch.nn.Module) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def sparsity(model: torch.nn.Module) -> tuple[int, int]:
 def test_one_command_prunes_trains_and_compares(
     source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--prune", "heads=0.5", "--prune", "layers=0.5", "--by", "taylor", "--steps", "4", "--limit", "9"]
+    arguments = ["--prune", "heads=0.5", "--prune", "layers=0.5", "--by", "taylor", "--steps", "2", "--limit", "5"]
     out = tmp_path / "half"
     assert main(["shrink", str(source.folder), *arguments, "--out", str(out), "--json", "optimizer.lr=1e-3"]) == 0
     table = json.loads(capsys.readouterr().out)["table"]
@@ -60,7 +60,7 @@ def test_a_pruned_run_is_generated_with_trained_on_and_reported(source: Run, tmp
 
 
 def test_a_pruned_translator_translates(tmp_path: Path) -> None:
-    settings = PruneSettings(amounts=["heads=0.5", "neurons=0.5"], by="taylor", steps=3)
+    settings = PruneSettings(amounts=["heads=0.5", "neurons=0.5"], by="taylor", steps=2)
     result = prune(run_of("pairs"), settings, tmp_path / "small")
     assert result.before_training is not None
     assert len(result.run.generate(["the cat runs"])) == 1
@@ -70,7 +70,7 @@ def test_a_pruned_translator_translates(tmp_path: Path) -> None:
 @pytest.mark.row("OPT-09", clause="pruning can go in rounds with retraining between them")
 @pytest.mark.row("OPT-09", clause="the mask persists through training steps")
 def test_rounds_of_pruning_and_training_end_at_the_share(source: Run, tmp_path: Path) -> None:
-    settings = PruneSettings(amounts=["weights=0.75"], rounds=2, steps=6)
+    settings = PruneSettings(amounts=["weights=0.75"], rounds=2, steps=4)
     result = prune(source, settings, tmp_path / "sparse")
     folders = {name: tmp_path / "sparse-stages" / name for name in ("pruned-1", "trained-1", "pruned-2")}
     counts = {name: sparsity(Run.open(folder).model("last")) for name, folder in folders.items()}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.evaluation.runs import run_of
+from tests.evaluation.runs import ONE, file, run_of
 from tests.shrink.test_removals import LENGTH, VOCAB, decoder, output, translator
 
 import anyformer as af
@@ -101,7 +101,7 @@ def test_a_fresh_quantised_model_has_the_weights_of_its_seed() -> None:
     assert ((module.weight - plain.get_submodule(name).weight).abs() <= step / 2 * 1.001).all()
 
 
-@pytest.mark.parametrize("task", ["language", "pairs", "judged"])
+@pytest.mark.parametrize("task", ["language", "pairs", pytest.param("judged", marks=pytest.mark.slow)])
 def test_a_quantised_run_is_a_smaller_run(task: str, tmp_path: Path) -> None:
     source = run_of(task)
     run = quantise(source, tmp_path / "int8")
@@ -116,10 +116,8 @@ def test_a_quantised_run_is_a_smaller_run(task: str, tmp_path: Path) -> None:
 
 @pytest.mark.row("OPT-13", clause="accuracy drops by less than 1%")
 def test_the_accuracy_of_a_classifier_stays(tmp_path: Path) -> None:
-    options = ("model.preset=small-encoder", "model.dim=32", "model.stack.depth=2", "train.steps=60")
-    kind = run_of("classes").recipe.data
-    assert kind is not None
-    source = train(run_of("classes").recipe, *options, out=tmp_path / "whole", cache=tmp_path / "cache")
+    options = (*ONE, "model.preset=small-encoder", "model.stack.depth=2", "train.steps=40")
+    source = train(file("classes"), *options, out=tmp_path / "whole", cache=tmp_path / "cache")
     accuracies = [each.evaluate()["accuracy"].value for each in (source, quantise(source, tmp_path / "int8"))]
     assert accuracies[0] > 0.9
     assert accuracies[1] >= accuracies[0] - 0.01

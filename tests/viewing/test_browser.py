@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.viewing.small import EVIL, built, encoder, in_browser, long_page, pair, reading
+from tests.viewing.small import CHROMIUM, EVIL, built, encoder, in_browser, long_page, pair, reading
 
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
@@ -70,6 +70,7 @@ def test_a_script_in_a_text_a_token_a_name_or_an_address_never_runs(tmp_path: Pa
         assert found.drawn is not None and "<img" not in found.text  # the page itself has run to its end
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to open the page with")
 def test_a_page_of_2048_tokens_is_drawn_within_a_few_seconds(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(long_page(encoder()))
     found = Dom(in_browser(tmp_path / "page.html"))

@@ -133,7 +133,10 @@ def test_the_projection_of_linformer_is_drawn_and_gives_its_weights(spec: Linfor
 
 @pytest.mark.row("POS-11")
 @pytest.mark.row("VIZ-10", clause="a file is emitted for each figure")
-@pytest.mark.parametrize("kind", ["sinusoidal", "batch", "layer", "window", "linformer"])
+@pytest.mark.parametrize(
+    "kind",
+    ["sinusoidal", "batch", "window", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("layer", "linformer"))],
+)
 def test_a_picture_is_one_command(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / f"{kind}.svg"
     assert main(["parts", kind, "--picture", str(file), "--quiet"]) == 0

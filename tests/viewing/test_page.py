@@ -13,6 +13,7 @@ from tests.viewing.small import EVIL, built, decoder, encoder, html, long_page, 
 from anyformer.core import Frame, capture
 from anyformer.drawing.figures import picture
 from anyformer.parts.mixers.gru import GRU
+from anyformer.viewing import attention_maps
 from anyformer.viewing.attention_maps import looks
 from anyformer.viewing.page import page
 from anyformer.viewing.tokenised_text import TokenisedText
@@ -108,13 +109,14 @@ def test_text_names_and_tokens_stay_text() -> None:
     assert data_of(text)["looks"][0]["rows"] == list(tokens)
 
 
-def test_the_page_says_when_it_shows_influence_and_what_was_left_out() -> None:
+def test_the_page_says_when_it_shows_influence_and_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_maps, "MOST_TOKENS", 20)
     spec = decoder(GRU(), depth=1)
-    names = [f"w{place}" for place in range(300)]
-    read = TokenisedText([1] * 300, None, names, [], names, left_out=12)
+    names = [f"w{place}" for place in range(30)]
+    read = TokenisedText([1] * 30, None, names, [], names, left_out=12)
     text = page("run", "text", read, looks(spec, built(spec), read.tokens))
     assert "This model has no attention weights" in text and "|dy_i/dx_j|" in text
-    assert "read up to token 128 of 300" in text and "12 tokens at the end" in text
+    assert "read up to token 20 of 30" in text and "12 tokens at the end" in text
 
 
 def test_the_page_of_2048_tokens_is_small_and_says_what_it_shows() -> None:

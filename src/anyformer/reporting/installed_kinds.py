@@ -80,7 +80,7 @@ def measured(entry: CatalogueEntry) -> CatalogueEntry:
 
 def _example(cls: type[Spec]) -> str:
     """A line of a recipe that uses the kind, with its required options, otherwise with its first plain options."""
-    names = [name for name in preset_names() if load(name).kind == cls.kind] if issubclass(cls, ModelSpec) else []
+    names = [name for name, kind in _preset_kinds().items() if kind == cls.kind] if issubclass(cls, ModelSpec) else []
     if names:
         return f"model = {inline({'preset': names[0]})}\nPresets: {', '.join(names)}"
     data, word, options = sample(cls).to_dict(), family_name(cls.family), describe(cls)
@@ -89,6 +89,12 @@ def _example(cls: type[Spec]) -> str:
     values = {key: data[key] for key in ("kind", *(needed or plain[:2]))}
     line = f"{word} = {inline(values)}"
     return line if len(line) < LONG else toml_document({word: values}, lambda key: "").strip()
+
+
+@cache
+def _preset_kinds() -> dict[str, str | None]:
+    """The kind of model of each preset. To read all presets takes half a second."""
+    return {name: load(name).kind for name in preset_names()}
 
 
 def _slot(cls: type[Spec]) -> str:

@@ -10,11 +10,11 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 from cycler import cycler
@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFormatter
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSS = "page.css"
@@ -125,18 +125,45 @@ class Chart:
 
 def svg(chart: Chart) -> str:
     """The chart as inline SVG for an HTML page."""
-    return drawn(partial(_draw, chart), chart.title, layout=None)
+    return next(svgs([chart]))
 
 
-def drawn(draw: Callable[[Axes], None], title: str, layout: Literal["constrained"] | None = "constrained") -> str:
-    """The axes that `draw` fills, as inline SVG for an HTML page; `layout` None: `draw` sets the margins too."""
+def svgs(charts: Iterable[Chart]) -> Iterator[str]:
+    """Each chart as inline SVG, drawn on the same axes one after the other: to make axes and ticks takes a third of the
+    time of a chart."""
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=SIZE_INCHES)
+        axes = figure.add_subplot()
+    for chart in charts:
+        with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": chart.title}):
+            _draw(chart, axes)
+            picture = _printed(figure, chart.title)
+            _remove_curves(axes)
+        yield picture
+
+
+def drawn(draw: Callable[[Axes], None], title: str) -> str:
+    """The axes that `draw` fills, as inline SVG for an HTML page."""
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        figure = Figure(figsize=SIZE_INCHES, layout=layout)
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         draw(figure.add_subplot())
-        stream = io.StringIO()
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        FigureCanvasSVG(figure).print_svg(stream, metadata=metadata)  # type: ignore[no-untyped-call]
+        return _printed(figure, title)
+
+
+def _printed(figure: Figure, title: str) -> str:
+    stream = io.StringIO()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    FigureCanvasSVG(figure).print_svg(stream, metadata=metadata)  # type: ignore[no-untyped-call]
     return _for_page(stream.getvalue(), title)
+
+
+def _remove_curves(axes: Axes) -> None:
+    """Removes what `_draw` adds to the axes, and the limits that follow from it."""
+    legend = axes.get_legend()
+    for artist in (*axes.lines, *axes.collections, *([legend] if legend is not None else ())):
+        artist.remove()
+    axes.relim()
+    axes.set_autoscale_on(True)
 
 
 def _draw(chart: Chart, axes: Axes) -> None:
@@ -159,6 +186,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
         axes.set_ylim(0.0, 1.1 * axes.get_ylim()[1])
         axes.yaxis.set_major_formatter(FuncFormatter(tick))
     else:
+        axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
     if len(chart.curves) > 1:
         axes.legend(loc="upper right")

@@ -15,7 +15,7 @@ from anyformer.core.plain_data import inline
 from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.disk import CHECKPOINTS, by_step, store
 from anyformer.reporting import pages
-from anyformer.reporting.pages import VALID, Chart, Curve, svg
+from anyformer.reporting.pages import VALID, Chart, Curve, svgs
 from anyformer.reporting.run_facts import MEASURED, RunFacts
 from anyformer.reporting.run_files import Facts, dig, finite
 from anyformer.reporting.shrink_table import origin_sentence, shrink_table
@@ -42,9 +42,10 @@ def write_report(folder: str | Path, out: Path | None = None) -> Path:
 
 def run_html(facts: RunFacts) -> str:
     """The report as self-contained HTML."""
-    loss = [Markup(svg(chart)) for chart in loss_charts(facts) if not chart.empty]
-    more = [(chart.title, Markup(svg(chart))) for chart in other_charts(facts) if not chart.empty]
-    return pages.html(TEMPLATE, {**report_content(facts), "loss_charts": loss, "charts": more})
+    loss, others = ([chart for chart in charts(facts) if not chart.empty] for charts in (loss_charts, other_charts))
+    pictures = [Markup(picture) for picture in svgs([*loss, *others])]
+    more = [(chart.title, picture) for chart, picture in zip(others, pictures[len(loss) :], strict=True)]
+    return pages.html(TEMPLATE, {**report_content(facts), "loss_charts": pictures[: len(loss)], "charts": more})
 
 
 def run_markdown(facts: RunFacts) -> str:

@@ -13,7 +13,7 @@ from anyformer.core.discovery import program
 from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
 from anyformer.disk import store
 from anyformer.reporting import pages
-from anyformer.reporting.pages import Chart, svg
+from anyformer.reporting.pages import Chart, svg, svgs
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
 from anyformer.study.arm_results import ArmResult
@@ -45,7 +45,8 @@ def write_study_report(results: Results, out: Path | None = None) -> Path:
 
 def study_html(results: Results) -> str:
     """The report as self-contained HTML."""
-    curves = [(chart.title, _drawn(chart)) for chart in curve_charts(results) if not chart.empty]
+    charts = [chart for chart in curve_charts(results) if not chart.empty]
+    curves = [(chart.title, Markup(picture)) for chart, picture in zip(charts, svgs(charts), strict=True)]
     by_budget = _drawn(budget_chart(results, results.curves)) if results.curves else None
     costs = [(title, Markup(picture)) for title, picture in cost_charts(results)]
     looks, shown = InfluenceMaps(results), rows(results)
