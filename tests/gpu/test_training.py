@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from tests.training.small import LAYER, TINY, facts, text, tiny
-from tests.training.test_graph_capture import LABELLED
 from tests.training.test_resume import Sender
 from tests.training.test_trainer import STILL, check_poison, losses, trainer_of
 
@@ -44,6 +43,7 @@ def test_the_compiler_changes_nothing(tmp_path: Path) -> None:
 
 
 WHOLE = "train.micro_batch=256"
+LABELLED = ("data.source={kind='unicode_names'}", "objective={kind='classify', classes=40}", "data.packing=bucket")
 MIXERS = ("attention", "lstm", "gru", "mamba", "linear_attention", "gated_linear", "conv", "s4d", "min_gru")
 
 
