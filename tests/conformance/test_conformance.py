@@ -36,6 +36,8 @@ BEHIND = ("HeadSpec/", "InitSpec/", "PoolSpec/")
 
 def _is_fast(check: Check, name: str) -> bool:
     """Whether a check is in the first test of a name; else it is in a slow one."""
+    if check.traced:
+        return name in WHOLES
     if check.costly:
         return name in WHOLES or (name.startswith("PartSpec/") and name.endswith("/decoder"))
     return check.scores or not name.startswith(BEHIND)
