@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# One thread for each of the two workers: the numbers do not depend on the machine, and two cores are enough.
+# One thread for each process: the numbers do not depend on the machine, and two cores are enough.
 # Compiled files are kept, whatever the shell says: each worker and each command that a test starts would compile all of
 # them again. Nobody logs, so no test need be listened to.
 ONE := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -p no:logging
