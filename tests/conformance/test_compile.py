@@ -84,13 +84,13 @@ def test_training_of_every_part_is_one_graph(group: int) -> None:
     for name in PARTS[group::GROUPS]:
         subject = _compiling(name)
         if subject and subject.spec.needs_source:
-            _train(subject, "eager")
+            _train(subject, "eager", length=8)
         elif subject:
             layers.setdefault(type(subject.spec), []).append(subject)
     for subjects in layers.values():
         branches = tuple(subject.spec.stack.blocks["layer"].branches[0] for subject in subjects)
         stack = Stack(blocks={"layer": Block(branches=branches)}, depth=1)
-        _train(Subject("group", replace(subjects[0].spec, stack=stack)), "eager")
+        _train(Subject("group", replace(subjects[0].spec, stack=stack)), "eager", length=8)
 
 
 @pytest.mark.parametrize("name", [_fast_if(name, *WHOLES) for name in COMPILING])
@@ -120,11 +120,12 @@ def _reset() -> None:
     counters.clear()
 
 
-def _train(subject: Subject, backend: str) -> None:
+def _train(subject: Subject, backend: str, length: int = 14) -> None:
+    """Parts that loop over tokens are traced once for each of them."""
     _reset()
     eager, model = subject.fresh().train(), subject.fresh().train()
     compiled: Any = torch.compile(_loss, fullgraph=True, backend=backend)
-    tokens, given = subject.tokens(), subject.given(3)
+    tokens, given = subject.tokens(length=length), subject.given(3)
     _loss(eager, tokens, given).backward()
     compiled(model, tokens, given).backward()
     assert counters["stats"]["unique_graphs"] == 1
