@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# One thread for each of the two workers: the numbers do not depend on the machine, and two cores are enough.
+# One thread for each process: the numbers do not depend on the machine, and two cores are enough.
 # Compiled files are kept, whatever the shell says: each worker and each command that a test starts would compile all of
 # them again. Nobody logs, so no test need be listened to.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -p no:logging
+ONE := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -q -p no:logging
+PYTEST := $(ONE) -n 2 --dist worksteal
 FAST := not slow and not gpu and not learn
 SHAPED := tests/core tests/ops tests/parts tests/models
 
@@ -35,10 +36,14 @@ check: $(STAMP) ## Format, lint, types, import contracts, size budgets
 	$(BIN)/pytest -q tests/architecture
 
 # Shapes are checked where tests call parts directly, and not under the compiler, which does not go through the checker.
+# One process checks them beside the two workers: a second would import and collect all that again. Its report comes last.
 # What tests/architecture holds, `make check` has said already.
 test: $(STAMP) ## The fast tests
-	$(PYTEST) -m "$(FAST) and not compile" --shapes $(SHAPED)
-	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --unshaped --ignore tests/architecture --ignore tests/gpu
+	@mkdir -p build; \
+	$(ONE) -m "$(FAST) and not compile" --shapes $(SHAPED) >build/shapes.log 2>&1 & shapes=$$!; \
+	trap 'kill $$shapes' INT TERM; \
+	$(PYTEST) -m "$(FAST) and (compile or not shaped)" --unshaped --ignore tests/architecture --ignore tests/gpu; \
+	others=$$?; wait $$shapes; shaped=$$?; cat build/shapes.log; exit $$((others | shaped))
 
 test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,cluster,lm-eval,onnx]" accelerate # no skips

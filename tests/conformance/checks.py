@@ -58,6 +58,9 @@ class Check:
     """True: depends on the head or on fresh weights, not on hidden states alone."""
     shallow: bool = False
     """True: a property of each layer by itself, checked in one layer. All others hold for two."""
+    traced: bool = False
+    """True: traces the model in mixed precision, which takes longest; the fast suite applies the check to a few whole
+    models, the slow suite to all others too."""
 
 
 CHECKS: list[Check] = []
@@ -72,9 +75,10 @@ def check(
     costly: bool = False,
     scores: bool = False,
     shallow: bool = False,
+    traced: bool = False,
 ) -> Callable[[Callable[[Subject], None]], Check]:
     def add(run: Callable[[Subject], None]) -> Check:
-        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly, scores, shallow))
+        CHECKS.append(Check(run.__name__, run, limit, causal_only, costly, scores, shallow, traced))
         return CHECKS[-1]
 
     return add
@@ -372,7 +376,7 @@ def mixed_precision_trains(subject: Subject) -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@check(costly=True, shallow=True)
+@check(shallow=True, traced=True)
 def what_mixed_precision_keeps_is_known_beforehand(subject: Subject) -> None:
     # Weights are cast to 16 bits: a copy of them that may be larger than the activations of few tokens.
     cast_weights = 2 * subject.card.params

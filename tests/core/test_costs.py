@@ -8,7 +8,16 @@ from functools import cache
 import pytest
 import torch
 from tests.conformance.probes import unpadded_memory
-from tests.conformance.subjects import MAX_LEN, SOURCE, all_pairs_count, kinds, slots, subjects_of, writer_named
+from tests.conformance.subjects import (
+    MAX_LEN,
+    SOURCE,
+    Subject,
+    all_pairs_count,
+    kinds,
+    slots,
+    subjects_of,
+    writer_named,
+)
 from tests.conformance.test_conformance import case
 from tests.conformance.translators import branch, translator
 from tests.core.counting import Counted, count, memory_for, run
@@ -127,22 +136,33 @@ def test_a_step_of_decoding_costs_one_token_and_reads_no_source(name: str) -> No
     assert cost(spec, work).total.flops_forward == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", [case(name) for name in slots() if name.startswith(PartSpec.__name__)])
-def test_flops_of_decoding_with_a_state_equal_the_counter(name: str) -> None:
+WRITERS = [case(name) for name in slots() if name.startswith(PartSpec.__name__)]
+
+
+def check_decoding(subject: Subject, length: int) -> None:
     """The counter knows no mask, so all pairs count here."""
-    subject = writer_named(name).shallow
-    for length in (1, 18):
-        # more than any memory of the examples; a table of positions ends at MAX_LEN
-        past = MAX_LEN - length if "length" in subject.limits else 50
-        memory = unpadded_memory(subject, subject.model)
-        frame = Frame(positions=torch.arange(past, past + length).expand(2, -1), memory=memory)
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            state = subject.model.init_state(2, past + length, memory)
-            with FlopCounterMode(display=False) as counter:
-                subject.model(torch.zeros(2, length, dtype=torch.long), frame, state)
-        with all_pairs_count():
-            total = cost(subject.spec, Work(batch=2, length=length, past=past, source=SOURCE)).total
-        assert total.flops_forward == counter.get_total_flops(), length
+    # more than any memory of the examples; a table of positions ends at MAX_LEN
+    past = MAX_LEN - length if "length" in subject.limits else 50
+    memory = unpadded_memory(subject, subject.model)
+    frame = Frame(positions=torch.arange(past, past + length).expand(2, -1), memory=memory)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        state = subject.model.init_state(2, past + length, memory)
+        with FlopCounterMode(display=False) as counter:
+            subject.model(torch.zeros(2, length, dtype=torch.long), frame, state)
+    with all_pairs_count():
+        total = cost(subject.spec, Work(batch=2, length=length, past=past, source=SOURCE)).total
+    assert total.flops_forward == counter.get_total_flops(), length
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_flops_of_a_step_with_a_state_equal_the_counter(name: str) -> None:
+    check_decoding(writer_named(name).shallow, length=1)
+
+
+@pytest.mark.slow  # a step of every part is counted above, many tokens without a state in the conformance suite
+@pytest.mark.parametrize("name", WRITERS)
+def test_flops_of_many_tokens_with_a_state_equal_the_counter(name: str) -> None:
+    check_decoding(writer_named(name).shallow, length=18)
 
 
 @pytest.mark.parametrize("score", ["dot", "general"])

@@ -5,11 +5,6 @@ import torch
 import torch.nn.functional as F
 from tests.parts.mixtures import DIM, EXPERTS, LENGTH, ROWS, balance, built, routed, seen, tokens
 from torch import Tensor
-from transformers import SwitchTransformersConfig
-from transformers.models.switch_transformers.modeling_switch_transformers import (
-    SwitchTransformersTop1Router,
-    load_balancing_loss_func,
-)
 
 from anyformer.core import Frame, Site, capture, initialise
 from anyformer.errors import SpecError
@@ -94,25 +89,6 @@ def test_every_token_uses_k_different_experts(k: int, gating: str) -> None:
         torch.testing.assert_close(taps["gates"].sum(-1), torch.ones(ROWS, LENGTH).double())
     else:
         assert ((taps["gates"] < 1) & (taps["gates"] > 1 / EXPERTS)).all()
-
-
-@pytest.mark.row("NAR-49", clause="equals transformers' SwitchTransformers router")
-@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
-def test_switch_routes_as_transformers_does(training: bool) -> None:
-    part = built(top_k=1, capacity=1.2).train(training)
-    config = SwitchTransformersConfig(
-        d_model=DIM, num_experts=EXPERTS, expert_capacity=6 if training else LENGTH, router_jitter_noise=0.0
-    )
-    peer = SwitchTransformersTop1Router(config).train(training)
-    peer.classifier.weight.data, x = part.router.data.float(), tokens().float()
-    part, taps = part.float(), seen(part.float(), x)
-    dispatch, gates, logits = peer(x)
-    assert torch.equal(F.one_hot(taps["choices"], EXPERTS + 1)[:, :, 0, :-1], dispatch)
-    torch.testing.assert_close(taps["gates"], gates * dispatch.sum(-1, keepdim=True))
-    assert (dispatch.sum() < ROWS * LENGTH) == training
-    row = x[:1]  # transformers averages the losses of rows
-    loss = load_balancing_loss_func(logits[:1].softmax(-1), logits[:1].argmax(-1))
-    torch.testing.assert_close(part.train()(row, Frame()).losses["balance"], 0.01 * torch.as_tensor(loss))
 
 
 @pytest.mark.row("NAR-49", clause="router computes in fp32 within a lower precision")

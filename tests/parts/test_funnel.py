@@ -1,15 +1,14 @@
 """The funnel: an encoder that halves its sequence on the way, by pooled queries or by pooled outputs."""
 
-from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from tests.conformance.translators import branch, translator
+from tests.parts.funnels import DIM, HEADS, VOCAB, lengths_of, small
 from torch import Tensor
 
-from anyformer.core import Frame, Model, PartSpec, Site, Work, capture, cost, decode, initialise
+from anyformer.core import Frame, PartSpec, Site, Work, capture, cost, decode, initialise
 from anyformer.errors import SpecError
 from anyformer.models import EncoderDecoder
 from anyformer.ops.mean_pooling import mean_pool
@@ -20,7 +19,7 @@ from anyformer.parts.mixers.attention import Attention
 from anyformer.training import load
 
 row = pytest.mark.row
-DIM, HEADS, VOCAB, SIZES = 12, 3, 11, {"vocab": 11, "dim": 12, "max_len": 32}
+SIZES = {"vocab": VOCAB, "dim": DIM, "max_len": 32}
 
 
 def built(**tree: Any) -> Any:
@@ -114,20 +113,6 @@ def test_pooled_queries_attend_to_all_tokens() -> None:
 # The preset
 
 
-def small(name: str = "vanilla-funnel") -> EncoderDecoder:
-    spec = load(name)
-    assert isinstance(spec, EncoderDecoder)
-    encoder, decoder = (replace(half, dim=DIM, vocab=VOCAB) for half in (spec.encoder, spec.decoder))
-    return EncoderDecoder(encoder=encoder, decoder=decoder)
-
-
-def lengths_of(model: Model, length: int) -> list[int]:
-    """The number of tokens behind each layer of the encoder."""
-    with capture(model, "encoder.stack.layers.*.stream") as seen:
-        model.encode(torch.arange(length)[None] % VOCAB, Frame())
-    return [calls[0].shape[1] for calls in seen.values()]
-
-
 @row("NAR-50", clause=("encoder of 3 blocks of 4 layers", "mean-pooled by 2 at the start of blocks 2 and 3"))
 def test_the_encoder_is_vanillas_with_a_pool_in_the_first_layers_of_two_blocks() -> None:
     mine, vanilla = (load(name) for name in ("vanilla-funnel", "vanilla"))
@@ -164,27 +149,6 @@ def test_a_funnel_has_fewer_operations_than_vanilla() -> None:
     mine, vanilla = (cost(small(name).encoder, Work(length=64)).total for name in ("vanilla-funnel", "vanilla"))
     assert mine.params == vanilla.params
     assert mine.flops_forward < 0.65 * vanilla.flops_forward and mine.flops_backward < 0.65 * vanilla.flops_backward
-
-
-@pytest.fixture(scope="module")
-def transformers() -> ModuleType:
-    return pytest.importorskip("transformers", reason="the peer needs Hugging Face transformers")
-
-
-@row("NAR-50", clause="block shapes equal transformers' FunnelModel")
-@pytest.mark.parametrize("length", [16, 13])
-def test_blocks_have_the_shapes_of_transformers_funnel(transformers: ModuleType, length: int) -> None:
-    """Without its special treatment of a first token [CLS], which the study's tokens do not have."""
-    config = transformers.FunnelConfig(
-        vocab_size=VOCAB, block_sizes=[4, 4, 4], d_model=DIM, n_head=HEADS, d_head=4, d_inner=16,
-        separate_cls=False, truncate_seq=False, pooling_type="mean", pool_q_only=True,
-    )  # fmt: skip
-    peer = transformers.FunnelModel(config).eval()
-    ids = torch.arange(length)[None] % VOCAB
-    with torch.no_grad():
-        states = peer.encoder(peer.embeddings(ids), torch.ones_like(ids), output_hidden_states=True)
-    shapes = [state.shape[1] for state in states.hidden_states]
-    assert shapes[1:] == lengths_of(small().build(), length) and shapes[0] == length
 
 
 # Refusals

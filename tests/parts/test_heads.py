@@ -2,40 +2,17 @@
 
 import pytest
 import torch
-from torch import nn
-from transformers import AlbertConfig, BertConfig
-from transformers.models.albert.modeling_albert import AlbertMLMHead
-from transformers.models.bert.modeling_bert import BertLMPredictionHead, BertPooler
+from tests.parts.head_cases import DIM, VOCAB, encoder, noisy
 
-from anyformer.core import EmbeddingSpec, Frame, HeadSpec, Model, Work, cost
+from anyformer.core import Frame, Work, cost
 from anyformer.errors import SpecError
-from anyformer.models import Block, Branch, Encoder, Stack
-from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.embeddings.factorized import Factorized
-from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.heads.capped import Capped
 from anyformer.parts.heads.classifier import Classifier
-from anyformer.parts.heads.masked_words import MaskedWordsHead
 from anyformer.parts.heads.pooled import Pooled
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.pools.attention import AttentionPool
 from anyformer.parts.pools.first import First
 from anyformer.parts.pools.mean import Mean
-
-VOCAB, DIM, WIDTH = 50, 32, 8
-CONFIG = {"vocab_size": VOCAB, "hidden_size": DIM, "num_attention_heads": 4, "intermediate_size": 64}
-
-
-def encoder(head: HeadSpec, embedding: EmbeddingSpec | None = None, vocab: int = VOCAB) -> Encoder:
-    stack = Stack(blocks={"a": Block(branches=(Branch(part=MLP()),))}, depth=1)
-    return Encoder(vocab=vocab, dim=DIM, stack=stack, head=head, embedding=embedding or Plain())
-
-
-def noisy(model: Model) -> Model:
-    """Biases and gains are trivial in a fresh model."""
-    for parameter in model.parameters():
-        parameter.data.add_(0.5 * torch.randn_like(parameter))
-    return model
 
 
 @pytest.mark.row(
@@ -69,35 +46,6 @@ def test_capped_scores_stay_below_the_limit_and_small_ones_as_they_are() -> None
 def test_a_head_without_words_cannot_be_capped() -> None:
     with pytest.raises(SpecError, match="head: pooled does not score words"):
         Capped(head=Pooled(pool=First()))
-
-
-def copy_masked_words(head: MaskedWordsHead, dense: nn.Linear, norm: nn.LayerNorm) -> None:
-    dense.weight.data, dense.bias.data = head.layer.weight.data, head.layer.bias.data
-    norm.weight.data, norm.bias.data = head.gain.data, head.shift.data
-
-
-def test_masked_words_are_berts() -> None:
-    model, h = noisy(encoder(MaskedWordsHead()).build()), torch.randn(2, 5, DIM)
-    theirs = BertLMPredictionHead(BertConfig(**CONFIG))
-    copy_masked_words(model.head, theirs.transform.dense, theirs.transform.LayerNorm)
-    theirs.decoder.weight.data, theirs.decoder.bias.data = model.embedding.weight.data, model.head.bias.data
-    torch.testing.assert_close(model.head(h, Frame()), theirs(h), atol=1e-5, rtol=1e-5)
-
-
-def test_masked_words_of_a_factorized_embedding_are_alberts() -> None:
-    spec = encoder(MaskedWordsHead(activation="gelu_tanh"), Factorized(width=WIDTH))
-    model, h = noisy(spec.build()), torch.randn(2, 5, DIM)
-    theirs = AlbertMLMHead(AlbertConfig(embedding_size=WIDTH, hidden_act="gelu_new", **CONFIG))
-    copy_masked_words(model.head, theirs.dense, theirs.LayerNorm)
-    theirs.decoder.weight.data, theirs.decoder.bias.data = model.embedding.weight.data, model.head.bias.data
-    torch.testing.assert_close(model.head(h, Frame()), theirs(h), atol=1e-5, rtol=1e-5)
-
-
-def test_a_pooled_head_with_a_layer_is_berts_pooler() -> None:
-    model, h = noisy(encoder(Pooled(pool=First(), layer="tanh")).build()), torch.randn(2, 5, DIM)
-    theirs = BertPooler(BertConfig(**CONFIG))
-    theirs.dense.weight.data, theirs.dense.bias.data = model.head.layer.weight.data, model.head.layer.bias.data
-    torch.testing.assert_close(model.head(h, Frame()), theirs(h))
 
 
 def test_a_pooled_head_alone_is_its_pool() -> None:

@@ -240,27 +240,6 @@ def test_a_dilated_window_of_step_one_is_a_window() -> None:
     assert torch.equal(dense(Dilated(size=4, step=1), 20, 20), dense(Window(size=4), 20, 20))
 
 
-@row("XF-09")
-def test_window_and_global_tokens_are_longformer() -> None:
-    longformer = pytest.importorskip("transformers.models.longformer.modeling_longformer")
-    config = longformer.LongformerConfig(
-        hidden_size=16, num_attention_heads=2, attention_window=[8], attention_probs_dropout_prob=0.0
-    )
-    theirs = longformer.LongformerSelfAttention(config, layer_id=0).eval()
-    part = Attention(heads=2, bias=True, mask=Window(size=5) | GlobalTokens(tokens=2)).build(Site(dim=16, causal=False))
-    names = ("query", "key", "value")
-    with torch.no_grad():
-        for name in names:  # one set of projections for local and global tokens, as a mask rule has it
-            theirs.get_submodule(f"{name}_global").load_state_dict(theirs.get_submodule(name).state_dict())
-        part.qkv.weight.copy_(torch.cat([theirs.get_submodule(name).weight for name in names]))
-        part.qkv.bias.copy_(torch.cat([theirs.get_submodule(name).bias for name in names]))
-        part.out.weight.copy_(torch.eye(16))
-        part.out.bias.zero_()
-        x, is_global = torch.randn(3, 24, 16), torch.arange(24).expand(3, -1) < 2
-        expected = theirs(x, is_global.float(), torch.zeros_like(is_global), is_global, True)[0]
-        torch.testing.assert_close(part(x, Frame()).y, expected, atol=1e-5, rtol=1e-4)
-
-
 @row("SUM-04", clause="local attention equals a block-diagonal mask")
 @row("SUM-07", clause="sequence cut into blocks of equal length, attention within a block")
 def test_local_blocks_are_attention_in_each_block_alone() -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from anyformer.core import Frame, Norm, NormSpec, Site, initialise
 from anyformer.models import Block, Branch, Decoder, Stack
@@ -164,14 +163,6 @@ def test_only_batch_norm_depends_on_the_batch_and_on_training(spec: NormSpec, in
     assert torch.allclose(alone, together, atol=1e-5) is independent
     assert torch.allclose(together, norm.eval()(x, Frame())[0], atol=1e-5) is independent
     torch.testing.assert_close(norm(x[:1], Frame())[0], norm(x, Frame())[0])  # in evaluation neither does
-
-
-@pytest.mark.row("NAR-13", clause="equals nn.RMSNorm and T5LayerNorm")
-@pytest.mark.parametrize("theirs", [nn.RMSNorm(DIM, eps=1e-6), T5LayerNorm(DIM, eps=1e-6)], ids=["torch", "t5"])
-def test_rms_norm_is_the_known_one(theirs: nn.Module) -> None:
-    norm, x = built(RMSNorm()), tokens()
-    theirs.weight.data = norm.gain.data
-    torch.testing.assert_close(norm(x, Frame()), theirs(x))
 
 
 @pytest.mark.row(

@@ -10,7 +10,6 @@ from tests.parts.position_cases import (
     DIM,
     HEADS,
     LONGEST,
-    WORDS,
     attending,
     scheme,
     written,
@@ -24,13 +23,9 @@ from anyformer.core import (
     Out,
     Part,
     PositionSpec,
-    Site,
-    initialise,
 )
-from anyformer.ops.distance_buckets import bucket_of
 from anyformer.parts.combine.with_positions import WithPositionsPart
-from anyformer.parts.inits.normal import NormalInit
-from anyformer.parts.mixers.attention import Attention, AttentionPart
+from anyformer.parts.mixers.attention import AttentionPart
 from anyformer.parts.positions.alibi import Alibi, head_slopes
 from anyformer.parts.positions.bucketed_keys import BucketedKeys, BucketedKeysModule
 from anyformer.parts.positions.concatenate import Concatenate, ConcatenateModule
@@ -40,7 +35,6 @@ from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw, ShawModule
 from anyformer.parts.positions.sinusoidal import Sinusoidal
-from anyformer.parts.positions.t5_bias import T5Bias
 from anyformer.parts.positions.xl import XL, XLModule
 
 
@@ -235,47 +229,6 @@ def test_shaw_sums_many_weights_in_half_precision() -> None:
     torch.testing.assert_close(far, module.value_table[4], atol=0.02, rtol=0.02)
 
 
-@pytest.mark.row("NAR-55", clause="buckets equal transformers' T5 for all offsets -300..300")
-@pytest.mark.row(
-    "POS-08",
-    clause=(
-        "e_ij gains b_h[bucket(j - i)], a scalar per head and bucket",
-        "32 buckets, max_distance 128",
-        "bidirectional: 16 buckets per sign, 8 exact, the rest log-spaced",
-        "causal: all 32 buckets for the past, 16 exact, the rest log-spaced",
-        "buckets equal transformers' T5 function for all offsets -300..300",
-    ),
-)
-@pytest.mark.parametrize("two_sided", [False, True])
-@pytest.mark.parametrize("buckets, max_distance", [(32, 128), (8, 20), (16, 64)])
-def test_t5_buckets_are_those_of_transformers(buckets: int, max_distance: int, two_sided: bool) -> None:
-    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
-    offsets = torch.arange(-300, 301)
-    theirs = t5.T5Attention._relative_position_bucket(offsets, two_sided, buckets, max_distance)
-    assert torch.equal(bucket_of(offsets, buckets, max_distance, two_sided), theirs)
-    module = scheme(T5Bias(buckets=buckets, max_distance=max_distance), Heads(HEADS, 4), causal=not two_sided)
-    q, rows = torch.zeros(1, 1, HEADS, 4), Marks(offsets[None])
-    bias = module.bias(q, q, Marks(torch.zeros(1, 1, dtype=torch.long)), rows)
-    torch.testing.assert_close(bias.dense()[0, :, 0], module.table.module.weight[theirs].T)
-
-
-@pytest.mark.row(
-    "POS-08", clause=("e_ij gains b_h[bucket(j - i)], a scalar per head and bucket", "32 buckets, max_distance 128")
-)
-def test_t5_attention_is_that_of_transformers() -> None:
-    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
-    config = t5.T5Config(d_model=DIM, d_kv=8, num_heads=HEADS, dropout_rate=0.0, attn_implementation="eager")
-    theirs, site = t5.T5Attention(config, has_relative_attention_bias=True), Site(dim=DIM, causal=False)
-    ours = Attention(heads=HEADS, scale=1.0, position=T5Bias(share="")).build(site)
-    initialise(ours, NormalInit(), 0)
-    with torch.no_grad():
-        ours.qkv.weight.copy_(torch.cat([theirs.q.weight, theirs.k.weight, theirs.v.weight]))
-        ours.out.weight.copy_(theirs.o.weight)
-        ours.position.table.module.weight.copy_(theirs.relative_attention_bias.weight)
-    x = torch.randn(2, 40, DIM)
-    torch.testing.assert_close(ours(x, Frame()).y, theirs(x)[0], atol=1e-5, rtol=1e-5)
-
-
 def sinusoid(distance: int, dim: int) -> Tensor:
     angle = distance * 10_000 ** (-torch.arange(0, dim, 2) / dim)
     return torch.cat([angle.sin(), angle.cos()])
@@ -323,24 +276,6 @@ def test_xl_looks_ahead_in_a_causal_stack_where_a_prefix_is_read() -> None:
     q, k, where = torch.randn(1, 6, HEADS, 4), torch.randn(1, 6, HEADS, 4), Marks(torch.arange(6)[None])
     read = where._replace(prefix=torch.tensor([[4]]))
     torch.testing.assert_close(causal.bias(q, k, read, read).dense(), both.bias(q, k, where, where).dense())
-
-
-@pytest.mark.row("POS-09", clause="score [(q + u) . k_j + (q + v) . (W_r R_(i-j))] / sqrt(d_k)")
-def test_xl_attention_is_that_of_xlnet() -> None:
-    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
-    config = xlnet.XLNetConfig(vocab_size=WORDS, d_model=DIM, n_layer=1, n_head=HEADS, d_inner=8, dropout=0.0)
-    theirs, ours = xlnet.XLNetModel(config), attending(XL())
-    layer, x, u_v = theirs.layer[0].rel_attn, torch.randn(2, 7, DIM), ours.position.leanings.module
-    with torch.no_grad():
-        ours.qkv.weight.copy_(torch.cat([w.flatten(1).T for w in (layer.q, layer.k, layer.v)]))
-        ours.out.weight.copy_(layer.o.flatten(1))
-        ours.position.project.weight.copy_(layer.r.flatten(1).T)
-        for tensor, bias in ((u_v.u, layer.r_w_bias), (u_v.v, layer.r_r_bias)):
-            bias.normal_()
-            tensor.copy_(bias)
-    waves, swapped = theirs.relative_positional_encoding(7, 7, 2), x.transpose(0, 1)
-    y = layer(swapped, None, None, None, waves, None)[0].transpose(0, 1)
-    torch.testing.assert_close(layer.layer_norm(x + ours(x, Frame()).y), y, atol=1e-5, rtol=1e-5)
 
 
 def test_rotary_scores_depend_on_the_distance_only() -> None:

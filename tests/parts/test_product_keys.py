@@ -81,8 +81,13 @@ def test_the_best_keys_are_the_best_of_all_products() -> None:
         part(x, Frame())
         q = part.norm(part.query(x).unflatten(-1, (4, 256)), Frame())
         first, second = part.half_keys.view(4, 2, 512, 128).unbind(1)
-        keys = torch.cat([half.expand(4, 512, 512, 128) for half in (first[:, :, None], second[:, None])], dim=-1)
-        every = torch.einsum("bthc,hnmc->bthnm", q, keys).flatten(-2)
+        scores = [
+            torch.einsum("bthc,hnc->bthn", *pair) for pair in zip(q.chunk(2, dim=-1), (first, second), strict=True)
+        ]
+        every = (scores[0][..., None] + scores[1][..., None, :]).flatten(-2)
+        n, m = torch.randint(512, (2, 1000))  # the score of a product is that of its two keys, joined
+        joined = torch.einsum("bthc,hkc->bthk", q, torch.cat([first[:, n], second[:, m]], dim=-1))
+        torch.testing.assert_close(every[..., 512 * n + m], joined, atol=1e-5, rtol=1e-4)
     best, slots = every.topk(32, dim=-1)
     assert every.shape[-1] == 262_144 == len(part.values.weight)
     assert torch.equal(seen["slots"][0].sort(-1).values, slots.sort(-1).values)
