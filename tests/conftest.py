@@ -56,6 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what there is now stays to the end: the collector need not look at a million objects again and again
+    gc.set_threshold(5_000, 10, 100)  # the defaults cost 4% of the time, most of it for full collections
     gc.enable()
 
 
