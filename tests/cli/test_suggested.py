@@ -52,7 +52,7 @@ def test_what_train_suggests_succeeds(home: Path, capsys: Capture, task: str) ->
             "data.source.kind=text",
             f"data.source.path={text(home)}",
         ),
-        "classify": (labelled(home),),
+        "classify": (labelled(home), "model.embedding.buckets=1024"),
     }
     commands = suggested(capsys, "train", *target[task], *SMALL, "data.tokenizer.kind=byte", "--out", "run")
     assert [command.split()[1] for command in commands] == [task, "evaluate", "runs", "config"]
