@@ -47,6 +47,8 @@ SMALLER = {
     r"\bdepth=6\b": "depth=1",
     r"\bseeds([ =])6\b": r"seeds\g<1>1",
     r"\bmax_new=50\b": "max_new=2",
+    r'(\bgenerate runs/\S+ "Once upon")': r"\g<1> --max-new 2",
+    r"\bdata\.source\.label=label(?=\s)": "data.source.label=label model.embedding.buckets=1024",
     r"\bbudgets=\[100,300,1000\]": "budgets=[1,2,3]",
 }
 """Numbers of the documents -> the smaller numbers of the test, with those that the document leaves to the defaults.
