@@ -29,7 +29,7 @@ def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)["table"]
 
 
-@pytest.mark.parametrize("kind", ["int8", "weights"])
+@pytest.mark.parametrize("kind", ["int8", pytest.param("weights", marks=pytest.mark.slow)])
 def test_quantise(kind: str, source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = table(capsys, str(source.folder), "--quantise", kind, "--out", str(tmp_path / "int8"))
     before, after = rows["before"], rows["quantised"]
