@@ -55,7 +55,8 @@ SMALLER = {
 Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
-    r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil))",
+    r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil|quantise)|"
+    r"generate runs/int8)",
     re.MULTILINE,
 )
 """Blocks and commands that run in the slow test only."""

@@ -59,6 +59,7 @@ def test_a_pruned_run_is_generated_with_trained_on_and_reported(source: Run, tmp
     assert "Made smaller" in page and str(source.folder) in page and "heads=0.5" in page
 
 
+@pytest.mark.slow  # test_removals.py removes parts of both halves in the fast suite
 def test_a_pruned_translator_translates(tmp_path: Path) -> None:
     settings = PruneSettings(amounts=["heads=0.5", "neurons=0.5"], by="taylor", steps=2)
     result = prune(run_of("pairs"), settings, tmp_path / "small")
