@@ -56,6 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what there is now stays to the end: the collector need not look at a million objects again and again
+    gc.set_threshold(5_000, 10, 100)  # the defaults cost 4% of the time, most of it for full collections
     gc.enable()
 
 
@@ -66,3 +67,14 @@ def same_seed() -> None:
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
+
+
+@pytest.fixture
+def blank_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the SVG of charts empty, for tests of commands that write a report which the test does not look at.
+
+    To print the charts takes longer than to train a small run. `tests/reporting` and `tests/extension` print them all.
+    """
+    from anyformer.reporting import pages
+
+    monkeypatch.setattr(pages, "_printed", lambda figure, title: "<svg></svg>")

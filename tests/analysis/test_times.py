@@ -42,7 +42,9 @@ def test_stored_times_name_their_machine_and_command_and_the_sizes_that_are_meas
     assert result.figures[TIMED if TIMED in result.figures else "lengths"] == list(CLAIMS[name].sizes)
 
 
-@every_timed_claim
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "OPT-07" else name for name in CLAIMS]
+)
 def test_the_clock_makes_the_record_that_is_stored(name: str) -> None:
     measured = json.loads(json.dumps(CLAIMS[name].clock((8, 16))))
     kept = {key: values for key, values in ours(name).items() if key in measured}

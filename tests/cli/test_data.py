@@ -115,7 +115,7 @@ def test_one_short_text_is_no_division_by_zero(tmp_path: Path, capsys: Capture) 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_task_has_a_card_without_warnings(kind: str, capsys: Capture) -> None:
-    found = answer(capsys, kind, "source.count=1000")
+    found = answer(capsys, kind, "source.count=400")
     assert found["warnings"] == [] and found["tokenizer"]["kind"] == "word"
     assert 0 < found["task"]["chance"] < 1 and found["task"]["lag"] > 0
     assert "guessing is right" in card(capsys, kind, "source.count=50", "--quiet")

@@ -96,6 +96,7 @@ def test_what_is_no_name_is_refused(name: str, tmp_path: Path, monkeypatch: pyte
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow  # test_config.py checks each of them, test_recipes.py trains it on small files
 def test_the_recipes_of_the_repository_hold_together(capsys: Capture) -> None:
     assert len(RECIPES) >= 4
     for file in RECIPES:

@@ -18,6 +18,18 @@ Capture = pytest.CaptureFixture[str]
 KINDS = sorted({kind for family in Spec.__subclasses__() for kind in family.kinds})
 
 
+def in_turn(first: int) -> list[Any]:
+    """All kinds: every second one in the fast suite, from the given one on, the others in the slow suite."""
+    return [
+        pytest.param(kind, marks=() if number % 2 == first else pytest.mark.slow) for number, kind in enumerate(KINDS)
+    ]
+
+
+def options_of(kind: str) -> set[str]:
+    families = [family for family in Spec.__subclasses__() if kind in family.kinds]
+    return {option.name for family in families for option in describe(family.kinds[kind])}
+
+
 def answer(capsys: Capture, *arguments: str) -> Any:
     assert main(["parts", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -123,7 +135,7 @@ def test_a_folder_is_less_than_a_family(capsys: Capture) -> None:
     assert {entry["kind"] for entry in answer(capsys, "--family", "part")} == set(PartSpec.kinds)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(0))
 def test_every_kind_explains_itself(kind: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         installed_kinds, "_WORK", Work(batch=1, length=16)
@@ -131,9 +143,14 @@ def test_every_kind_explains_itself(kind: str, capsys: Capture, monkeypatch: pyt
     text = shown(capsys, kind)
     assert text.startswith(kind)
     assert f'kind = "{kind}"' in text or kind in ModelSpec.kinds
-    for family in Spec.__subclasses__():
-        for option in describe(family.kinds[kind]) if kind in family.kinds else ():
-            assert option.name in text
+    assert all(name in text for name in options_of(kind))
+
+
+@pytest.mark.parametrize("kind", in_turn(1))
+def test_every_kind_is_described_for_programs(kind: str, capsys: Capture) -> None:
+    entries = answer(capsys, kind)
+    assert entries and all(entry["kind"] == kind and entry["summary"] for entry in entries)
+    assert options_of(kind) == {option["name"] for entry in entries for option in entry["options"]}
 
 
 def test_a_part_shows_its_equation_options_limits_and_cost(capsys: Capture) -> None:

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.study.test_scaling import TINY
+from tests.study.test_scaling import FEW
 
 from anyformer.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("blank_charts")
 
 
 @pytest.fixture(autouse=True)
@@ -15,13 +17,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rehearsal_shows_sizes_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scale", "small", *TINY, "--dry-run", "--json", "--out", str(tmp_path / "ladder")]) == 0
+    assert main(["scale", "small", *FEW, "--dry-run", "--json", "--out", str(tmp_path / "ladder")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found) >= 4 and found[0]["flops"] < found[-1]["flops"] and not (tmp_path / "ladder").exists()
 
 
 def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scale", "small", *TINY, "--rungs", "2", "--minutes", "0", "--out", str(tmp_path / "ladder")]) == 75
+    assert main(["scale", "small", *FEW, "--rungs", "2", "--minutes", "0", "--out", str(tmp_path / "ladder")]) == 75
     assert "the time is up: all is saved. The same command goes on." in capsys.readouterr().err
 
 
@@ -29,7 +31,7 @@ def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, caps
 @pytest.mark.row("WMT-08")
 def test_a_ladder_leaves_runs_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "ladder"
-    assert main(["scale", "small", *TINY, "--rungs", "2", "--rate", "1e12", "--out", str(out)]) == 0
+    assert main(["scale", "small", *FEW, "--rungs", "2", "--rate", "1e12", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "not enough evidence" in said and "time x devices x rate" in said
     page = (out / "scale.html").read_text()

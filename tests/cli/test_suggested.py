@@ -11,6 +11,8 @@ from tests.training.small import text
 
 from anyformer.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("blank_charts")
+
 Capture = pytest.CaptureFixture[str]
 COMMAND = re.compile(r"(?:next: |Go on with: |Start one: |Its table: |`)(anyformer .*?)(?:`|\s{3}|$)", re.MULTILINE)
 SMALL = (
@@ -50,7 +52,7 @@ def test_what_train_suggests_succeeds(home: Path, capsys: Capture, task: str) ->
             "data.source.kind=text",
             f"data.source.path={text(home)}",
         ),
-        "classify": (labelled(home),),
+        "classify": (labelled(home), "model.embedding.buckets=1024"),
     }
     commands = suggested(capsys, "train", *target[task], *SMALL, "data.tokenizer.kind=byte", "--out", "run")
     assert [command.split()[1] for command in commands] == [task, "evaluate", "runs", "config"]

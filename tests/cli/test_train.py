@@ -16,6 +16,8 @@ from tests.training.small import TINY, facts, text
 
 from anyformer.cli.main import enter, main
 
+pytestmark = pytest.mark.usefixtures("blank_charts")
+
 Capture = pytest.CaptureFixture[str]
 
 
@@ -87,7 +89,7 @@ def test_sigterm_saves_and_exits_with_143(home: Path) -> None:
 
 
 def test_a_second_ctrl_c_stops_at_once(home: Path) -> None:
-    long = ("train.batch_tokens=100000", "train.micro_batch=32", "model.dim=256", "model.stack.depth=16")
+    long = ("train.batch_tokens=200000", "train.micro_batch=32")
     child = forked(text(home), *TINY, *long, "--out", "run")
     wait_for_line(child, r"^predicted about")  # whose first step takes seconds
     time.sleep(0.5)

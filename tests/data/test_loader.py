@@ -34,7 +34,7 @@ FORMS = [*WHOLE, "rows"]
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
     folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
-    plain = documents(rng.integers(4, 60, 150))
+    plain = documents(rng.integers(4, 60, 100))
     pairs = [Record(d.text, target=d.text[::-1][: rng.integers(1, 60)], label=str(len(d.text) % 3)) for d in plain]
     return {
         "pack": ready(folder / "pack", plain, context=CONTEXT, packing="pack"),
@@ -69,7 +69,7 @@ def rows(batch: Batch) -> list[tuple[list[int], ...]]:
     return list(zip(*(column.tolist() for column in columns if column is not None), strict=True))
 
 
-def seen(loader: Loader, count: int = 60) -> list[tuple[LoaderPosition, list[tuple[list[int], ...]]]]:
+def seen(loader: Loader, count: int = 40) -> list[tuple[LoaderPosition, list[tuple[list[int], ...]]]]:
     return [(position, rows(batch)) for batch, position in islice(loader, count)]
 
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,27 +13,26 @@ from anyformer.data.preparation.shards import in_place_of
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.byte import Byte
 
-WRITER = """
-import sys, time
-from pathlib import Path
-from anyformer.data.preparation.shards import in_place_of
-with in_place_of(Path(sys.argv[1])) as fresh:
-    (fresh / "half").write_text("written")
-    print(fresh, flush=True)
-    time.sleep(60)
-"""
 
-
-def writer(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+def writer(folder: Path) -> tuple[int, Path]:
     """A process in the middle of writing, and where it writes."""
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
+    receiver, sender = os.pipe()
+
+    def write() -> None:
+        with in_place_of(folder) as fresh:
+            (fresh / "half").write_text("written")
+            os.write(sender, f"{fresh}\n".encode())
+            time.sleep(60)
+
+    process = forked(write)
+    os.close(sender)
+    with open(receiver) as lines:
+        return process, Path(lines.readline().strip())
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
+def end(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def test_what_a_killed_writer_left_is_taken_away_and_a_living_one_is_not_disturbed(tmp_path: Path) -> None:

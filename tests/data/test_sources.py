@@ -82,9 +82,11 @@ def test_a_text_without_line_ends_is_cut_after_words_or_anywhere(tmp_path: Path)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff"), min_size=1), st.integers(1, 9))
+@given(
+    st.text(st.characters(codec="utf-8", min_codepoint=32, exclude_characters="\ufeff"), min_size=1), st.integers(1, 9)
+)
 def test_no_letter_is_lost_whatever_the_text_and_the_size_of_pieces(text: str, piece: int) -> None:
-    assume(text.strip() and not any(ord(letter) < 32 for letter in text))
+    assume(text.strip())
     with tempfile.TemporaryDirectory() as folder:
         pieces = texts(Text(path=write(Path(folder) / "a.txt", text), piece=piece))
     assert "".join("".join(pieces).split()) == "".join(text.split())
@@ -278,7 +280,7 @@ def test_a_large_file_is_never_in_memory(tmp_path: Path) -> None:
     sources = (JSONLines(path=path), Text(path=path), Text(path=path, documents="line"))
     for source in sources:
         tracemalloc.start()
-        assert sum(1 for _ in itertools.islice(source.records(), 10_000)) > 900
+        assert sum(1 for _ in itertools.islice(source.records(), 2_000)) > 900
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 3_000_000, source.kind

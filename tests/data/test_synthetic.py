@@ -180,7 +180,7 @@ def test_answers_are_right_by_another_computation(task: SyntheticTask) -> None:
 @pytest.mark.row("TSK-12", clause="the chance level of each task is known")
 @each
 def test_the_best_blind_guess_is_right_as_often_as_chance_says(task: SyntheticTask) -> None:
-    learned, scored = drawn(task, 2000), drawn(replace(task, seed=7), 2000)
+    learned, scored = drawn(task, 1000), drawn(replace(task, seed=7), 1000)
     most = [Counter(place).most_common(1)[0][0] for place in zip(*map(answers, learned), strict=True)]
     hits = [sum(map(str.__eq__, most, answers(record))) / len(most) for record in scored]
     error = sqrt(task.chance * (1 - task.chance) / len(hits))

@@ -24,6 +24,8 @@ from anyformer.data.sources.python_topics import PythonTopics
 from anyformer.interop.onnx_graph import PACKAGES
 from anyformer.reporting import installed_kinds
 
+pytestmark = pytest.mark.usefixtures("blank_charts")
+
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
 DOCUMENTS = (
@@ -45,13 +47,16 @@ SMALLER = {
     r"\bdepth=6\b": "depth=1",
     r"\bseeds([ =])6\b": r"seeds\g<1>1",
     r"\bmax_new=50\b": "max_new=2",
+    r'(\bgenerate runs/\S+ "Once upon")': r"\g<1> --max-new 2",
+    r"\bdata\.source\.label=label(?=\s)": "data.source.label=label model.embedding.buckets=1024",
     r"\bbudgets=\[100,300,1000\]": "budgets=[1,2,3]",
 }
 """Numbers of the documents -> the smaller numbers of the test, with those that the document leaves to the defaults.
 Nothing else is changed."""
 SLOW = re.compile(
     r"af\.compare\(|^anyformer (compare(?!.*--dry-run)|scale|claims|presets|report|cost gpt3|train .*--resume|"
-    r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil))",
+    r"--import \S+ train|export .*onnx|train .*tune=layers|shrink .*--(prune|average|distil|quantise)|"
+    r"generate runs/int8)",
     re.MULTILINE,
 )
 """Blocks and commands that run in the slow test only."""

@@ -192,10 +192,10 @@ def test_a_difference_is_paired_told_in_a_sentence_and_kept(tmp_path: Path) -> N
 
 
 def test_the_loss_is_compared_text_by_text_in_nats() -> None:
-    train, held_out = labelled(80), labelled(12)
+    train, held_out = labelled(40), labelled(8)
     rng = np.random.default_rng(0)
-    chances = rng.dirichlet([2, 2], size=12)
-    ours = -np.log([chances[n, n % 2] for n in range(12)])
+    chances = rng.dirichlet([2, 2], size=8)
+    ours = -np.log([chances[n, n % 2] for n in range(8)])
     theirs = np.array([BagOfWords().measure(train, [record])["loss"].value for record in held_out])
     loss = scores_of(chances, ["0", "1"], held_out)["loss"]
     (comparison,), _ = Yardsticks(Classify(classes=2), lambda: train, "data").beside({"loss": loss}, held_out)

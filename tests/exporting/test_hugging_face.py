@@ -13,7 +13,7 @@ from tests.interop.test_families import outputs
 
 from anyformer.core import Model, ModelSpec
 from anyformer.errors import SpecError
-from anyformer.interop.counterpart import counterpart
+from anyformer.interop.counterpart import Counterpart, counterpart
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.sentence_modules import body_of
 from anyformer.interop.writing import write_model
@@ -41,11 +41,21 @@ WORKS = [name for name in preset_names() if not refused(rows()[name].hf)]
 REFUSED = sorted(set(preset_names()) - set(WORKS))
 
 
+TARGETS: dict[str, Counterpart] = {}
+
+
+def target_of(spec: ModelSpec) -> Counterpart:
+    """The counterpart, found once for all checks of a spec."""
+    if spec.digest() not in TARGETS:
+        TARGETS[spec.digest()] = counterpart(spec)
+    return TARGETS[spec.digest()]
+
+
 def exported(spec: ModelSpec, folder: Path) -> Model:
     """A random model of a spec, written to a folder."""
     model = spec.build().eval()
     randomise(model, 0.1)
-    write_model(folder, counterpart(spec), model.state_dict())
+    write_model(folder, target_of(spec), model.state_dict())
     return model
 
 
@@ -56,7 +66,7 @@ def worst_difference(spec: ModelSpec, folder: Path, transformers: ModuleType) ->
     written = PretrainedFolder.open(folder)
     again = written.spec.build().eval()
     again.load_state_dict(written.tensors())
-    kind = getattr(transformers, counterpart(spec).architecture)
+    kind = getattr(transformers, target_of(spec).architecture)
     peer: Any = kind.from_pretrained(folder, attn_implementation="eager").eval()
     theirs = 0.0
     for lengths in BATCHES:
@@ -88,7 +98,7 @@ def test_the_table_has_every_preset() -> None:
 
 @pytest.mark.parametrize("name", one_of_each_fast(WORKS))
 def test_a_preset_computes_the_same_in_transformers_and_when_imported_again(name: str, differences: Any) -> None:
-    assert counterpart(small(name)).architecture == rows()[name].hf.strip("`")
+    assert target_of(small(name)).architecture == rows()[name].hf.strip("`")
     theirs, ours = differences(name)
     assert theirs <= 1e-4 and ours <= 1e-6
 
@@ -131,7 +141,7 @@ IMPORTED = ("BERT's tags", "BERT's body", "ALBERT's classes", "hidden states")
 def test_other_heads_have_their_classes(name: str, transformers: ModuleType, tmp_path: Path) -> None:
     preset, head, architecture = HEADS[name]
     spec = body_of(small(preset).with_head(head))
-    assert counterpart(spec).architecture == architecture
+    assert target_of(spec).architecture == architecture
     theirs, ours = worst_difference(spec, tmp_path, transformers)
     assert theirs <= 1e-4 and ours <= 1e-6
 

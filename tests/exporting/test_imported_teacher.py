@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import torch
 from tests.exporting import runs
 
@@ -38,6 +39,7 @@ def test_a_student_learns_from_an_imported_language_model(transformers: ModuleTy
     assert student.generate(["the fox"])
 
 
+@pytest.mark.slow  # a language model as the teacher is in the fast suite
 def test_a_student_learns_from_an_imported_classifier(transformers: ModuleType, tmp_path: Path) -> None:
     teacher = imported(runs.classifier(tmp_path), tmp_path)
     student = anyformer.train(

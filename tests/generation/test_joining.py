@@ -40,7 +40,7 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("sampler", [Greedy(), BOLD], ids=["greedy", "sample"])
+@pytest.mark.parametrize("sampler", [pytest.param(Greedy(), marks=pytest.mark.slow), BOLD], ids=["greedy", "sample"])
 def test_a_request_that_joins_gets_the_tokens_that_it_gets_alone(sampler: Any, joins: list[int]) -> None:
     model = writer()
     alone = Engine(model, max_len=40)

@@ -48,7 +48,8 @@ def films(folder: Path) -> Path:
 
 def test_a_classifier_is_calibrated_after_training(tmp_path: Path) -> None:
     small = ("model.dim=32", "model.stack.depth=1", "train.batch_tokens=256", "optimizer.lr=1e-2", "train.steps=20",
-             "evaluate.every=0", "checkpoint.every=0", "data.tokenizer.kind=word")  # fmt: skip
+             "evaluate.every=0", "checkpoint.every=0", "data.tokenizer.kind=word",
+             "model.embedding.buckets=1024")  # fmt: skip
     run = train(str(films(tmp_path)), *small, out=tmp_path / "run", cache=tmp_path / "cache")
     stored = json.loads((run.folder / "calibration.json").read_text())
     assert stored["texts"] == 120 and stored["temperature"] != 1.0
@@ -73,7 +74,13 @@ class ChangeData(Watcher):
 
 def test_a_run_whose_data_changed_meanwhile_ends_well_without_calibration(tmp_path: Path) -> None:
     watcher = ChangeData(films(tmp_path))
-    small = ("model.dim=32", "model.stack.depth=1", "train.steps=3", "data.tokenizer.kind=word")
+    small = (
+        "model.dim=32",
+        "model.stack.depth=1",
+        "model.embedding.buckets=1024",
+        "train.steps=3",
+        "data.tokenizer.kind=word",
+    )
     run = train(str(watcher.file), *small, out=tmp_path / "run", cache=tmp_path / "cache", watcher=watcher)
     assert run.complete and not (run.folder / "calibration.json").exists()
     assert "not calibrated" in watcher.messages[-1] and "data have changed" in watcher.messages[-1]

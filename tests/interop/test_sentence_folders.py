@@ -79,8 +79,8 @@ def expected(folder: Path, peer: Any, pooling: str, *, unit: bool, longest: int 
 @pytest.mark.parametrize(
     ("model", "pooling", "unit"),
     [
-        ("bert", "mean_tokens", True),
-        ("bert", "mean_tokens", False),
+        pytest.param("bert", "mean_tokens", True, marks=pytest.mark.slow),
+        pytest.param("bert", "mean_tokens", False, marks=pytest.mark.slow),
         ("bert", "cls_token", True),
         ("bert", "max_tokens", False),
         ("bert_with_words", "mean_tokens", True),

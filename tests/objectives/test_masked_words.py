@@ -163,10 +163,14 @@ def documents(count: int) -> Batch:
 def halves(ready: Batch) -> list[tuple[list[int], list[int]]]:
     """A and B of <cls> A <sep> B <sep>."""
     pairs = []
-    for tokens, types, valid in zip(ready.targets, ready.frame.types, ready.frame.valid, strict=True):
-        first, second = tokens[valid & (types == 0)], tokens[valid & (types == 1)]
+    rows = (ready.targets.tolist(), ready.frame.types.tolist(), ready.frame.valid.tolist())
+    for tokens, types, valid in zip(*rows, strict=True):
+        first, second = (
+            [token for token, kind, there in zip(tokens, types, valid, strict=True) if there and kind == half]
+            for half in (0, 1)
+        )
         assert first[0] == WORDS.cls and first[-1] == second[-1] == WORDS.sep
-        pairs.append((first[1:-1].tolist(), second[:-1].tolist()))
+        pairs.append((first[1:-1], second[:-1]))
     return pairs
 
 

@@ -67,7 +67,9 @@ def growth(sizes: list[float]) -> float:
     return math.log(last / first, 4)
 
 
-@pytest.mark.parametrize("mixer", ["attention", "lstm", pytest.param("mamba", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mixer", ["attention", *(pytest.param(mixer, marks=pytest.mark.slow) for mixer in ("lstm", "mamba"))]
+)
 def test_updates_change_a_wide_model_as_much_as_a_narrow_one(mixer: str) -> None:
     usual = [changes(decoder(mixer, width, NormalInit()), AdamW(lr=1e-3)) for width in WIDTHS]
     scaled = [changes(decoder(mixer, width, MuPInit()), AdamW(lr=1e-3, transfer=MuPRates())) for width in WIDTHS]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.evaluation.runs import run_of
-from tests.training.small import tiny
+from tests.training.small import TWO_LAYERS, tiny
 
 from anyformer.cli.main import main
 from anyformer.core.module import Linear
@@ -21,7 +21,7 @@ from anyformer.shrink.shrinking import PruneSettings, prune
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=4")
+    return tiny(tmp_path_factory.mktemp("runs"), "whole", TWO_LAYERS, "train.steps=4")
 
 
 def sparsity(model: torch.nn.Module) -> tuple[int, int]:
@@ -59,6 +59,7 @@ def test_a_pruned_run_is_generated_with_trained_on_and_reported(source: Run, tmp
     assert "Made smaller" in page and str(source.folder) in page and "heads=0.5" in page
 
 
+@pytest.mark.slow  # test_removals.py removes parts of both halves in the fast suite
 def test_a_pruned_translator_translates(tmp_path: Path) -> None:
     settings = PruneSettings(amounts=["heads=0.5", "neurons=0.5"], by="taylor", steps=2)
     result = prune(run_of("pairs"), settings, tmp_path / "small")

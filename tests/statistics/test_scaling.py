@@ -93,10 +93,18 @@ NO_LAW: list[tuple[str, Callable[[], Floats]]] = [
 ]
 
 
-@pytest.mark.parametrize("name, losses", NO_LAW, ids=[name for name, _ in NO_LAW])
-@pytest.mark.parametrize("form", [POWER, POWER_WITH_FLOOR], ids=["power", "floor"])
-def test_what_is_no_power_law_gets_no_curve(form: Form[Any], name: str, losses: Callable[[], Floats]) -> None:
-    found = fit(form, np.geomspace(1e5, 1e7, 6), losses(), draws=20)
+FORMS: dict[str, Form[Any]] = {"power": POWER, "floor": POWER_WITH_FLOOR}
+EACH_ONCE = [
+    pytest.param(form, losses, id=f"{form}-{name}", marks=() if (number + place) % 2 == 0 else pytest.mark.slow)
+    for number, (name, losses) in enumerate(NO_LAW)
+    for place, form in enumerate(FORMS)
+]
+"""Every law that is none with one of the forms in turn; with the other in the slow suite."""
+
+
+@pytest.mark.parametrize(("form", "losses"), EACH_ONCE)
+def test_what_is_no_power_law_gets_no_curve(form: str, losses: Callable[[], Floats]) -> None:
+    found = fit(FORMS[form], np.geomspace(1e5, 1e7, 6), losses(), draws=20)
     assert isinstance(found, NotEnough) and str(found).startswith("not enough evidence: ")
 
 

@@ -10,7 +10,7 @@ from anyformer.study import Results, compare
 TINY = (
     "model.dim=16", "model.stack.depth=1", "data.tokenizer.kind=byte", "data.context=32", "data.valid=0.2",
     "data.test=0.2", "train.batch_tokens=256", "train.steps=4", "evaluate.every=2", "evaluate.batches=1",
-    "log.every=1", "sample.tokens=2",
+    "log.every=1", "sample.tokens=1",
     "optimizer.kind=adamw", "optimizer.lr=1e-2", "checkpoint.every=2", "study.jobs=1",
     "study.tuning.trials=0", "study.tolerance=0.1",
 )  # fmt: skip

@@ -15,6 +15,8 @@ from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.workers import go_on
 
+pytestmark = pytest.mark.usefixtures("blank_charts")
+
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
 
 
@@ -92,6 +94,7 @@ def test_a_control_may_have_data_of_its_own(tmp_path: Path) -> None:
     assert stored.controls["recall"].base.data["data"]["source"]["kind"] == "copy"
 
 
+@pytest.mark.slow  # controls alone and budgets alone are in the fast suite
 def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None:
     control = "study.controls.known={better='lstm', than='transformer'}"
     results = tiny(tmp_path, control, "study.budgets=[2, 4]", "study.seeds=1")

@@ -15,6 +15,8 @@ TINY = (
     "train.batch_tokens=64", "train.steps=4", "sample.tokens=1", "evaluate.batches=1", "evaluate.every=0",
     "checkpoint.every=0", "train.device=cpu", "train.compile=false", "data.tokenizer.kind=byte",
 )  # fmt: skip
+FEW = (*TINY, "data.source.kind=number_words", "data.source.count=200")
+"""Data that are judged in a moment, since a rung is judged on all of its validation split."""
 
 
 def rungs(sizes: int, budgets: int = 1) -> list[Rung]:
@@ -55,16 +57,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calm(home: Path) -> Scaled:
     """A ladder that was not disturbed."""
-    return scale("small", *TINY, rungs=2, out=home / "calm", cache=home)
+    return scale("small", *FEW, rungs=2, out=home / "calm", cache=home)
 
 
 def test_too_few_rungs_train_and_predict_nothing(home: Path, calm: Scaled) -> None:
     assert len(calm.points) == 2 and not calm.predictions and "not enough evidence" in calm.lacking
     assert json.loads((home / "calm" / "prediction.json").read_text()) == []
-    again = scale("small", *TINY, rungs=2, out=home / "calm", cache=home)
+    again = scale("small", *FEW, rungs=2, out=home / "calm", cache=home)
     assert [it.loss for it in again.points] == [it.loss for it in calm.points]
     with pytest.raises(SpecError, match="--out"):
-        scale("small", *TINY, "optimizer.lr=0.1", rungs=2, out=home / "calm", cache=home)
+        scale("small", *FEW, "optimizer.lr=0.1", rungs=2, out=home / "calm", cache=home)
 
 
 def test_a_ladder_stops_inside_a_run_when_its_time_is_up_and_goes_on(
@@ -73,10 +75,10 @@ def test_a_ladder_stops_inside_a_run_when_its_time_is_up_and_goes_on(
     with monkeypatch.context() as patched, pytest.raises(Interrupted, match="the time is up: all is saved") as caught:
         answers = iter([False] * 3)  # before the first run, after its first two steps
         patched.setattr(Deadline, "out_of_time", lambda self: next(answers, True))
-        scale("small", *TINY, rungs=2, minutes=1, out=home / "short", cache=home)
+        scale("small", *FEW, rungs=2, minutes=1, out=home / "short", cache=home)
     (first, *_) = calm.points
     assert caught.value.exit_code == OUT_OF_TIME and Run(home / "short" / first.name).state["progress"]["step"] == 3
-    again = scale("small", *TINY, rungs=2, minutes=60, out=home / "short", cache=home)
+    again = scale("small", *FEW, rungs=2, minutes=60, out=home / "short", cache=home)
     assert [point.loss for point in again.points] == [point.loss for point in calm.points]
 
 
