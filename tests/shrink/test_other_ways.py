@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.evaluation.runs import run_of
-from tests.training.small import TWO_LAYERS, tiny
+from tests.training.small import tiny
 
 from anyformer.cli.main import main
 from anyformer.objectives.distillation import Distillation
@@ -19,9 +19,7 @@ from anyformer.training.runs import checkpoint
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tiny(
-        tmp_path_factory.mktemp("runs"), "whole", TWO_LAYERS, "train.steps=6", "checkpoint.keep=4", "evaluate.every=4"
-    )
+    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=6", "checkpoint.keep=4", "evaluate.every=4")
 
 
 def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -50,13 +48,13 @@ def test_average_of_checkpoints(source: Run, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_average_of_runs(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tiny(source.folder.parent, "other", TWO_LAYERS, "train.steps=2", "seed=1")
+    other = tiny(source.folder.parent, "other", "train.steps=2", "seed=1")
     rows = table(capsys, str(source.folder), "--average", str(other.folder), "--out", str(tmp_path / "mean"))
     assert list(rows) == ["before", "other", "average"]
     models = [run.model().state_dict() for run in (source, other, Run.open(tmp_path / "mean"))]
     for name, tensor in models[2].items():
         torch.testing.assert_close(tensor, (models[0][name] + models[1][name]) / 2)
-    narrow = tiny(source.folder.parent, "narrow", TWO_LAYERS, "train.steps=2", "model.dim=8")
+    narrow = tiny(source.folder.parent, "narrow", "train.steps=2", "model.dim=8")
     assert main(["shrink", str(source.folder), "--average", str(narrow.folder), "--out", str(tmp_path / "no")]) == 2
     assert "model.dim is 16" in capsys.readouterr().err and not (tmp_path / "no").exists()
 
@@ -87,7 +85,7 @@ def test_a_student_is_ranked_with_the_projection_that_it_was_trained_with(
 
 
 def test_distil_from_an_ensemble(source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tiny(source.folder.parent, "another", TWO_LAYERS, "train.steps=2", "seed=1")
+    other = tiny(source.folder.parent, "another", "train.steps=2", "seed=1")
     teachers = f'objective.teacher=["{source.folder}", "{other.folder}"]'
     student = ["--distil", "same", "--steps", "2", "--no-control", "model.stack.depth=1", teachers]
     table(capsys, str(source.folder), *student, "--out", str(tmp_path / "student"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.evaluation.runs import run_of
-from tests.training.small import TWO_LAYERS, tiny
+from tests.training.small import tiny
 
 from anyformer.cli.main import main
 from anyformer.core.module import Linear
@@ -21,7 +21,7 @@ from anyformer.shrink.shrinking import PruneSettings, prune
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tiny(tmp_path_factory.mktemp("runs"), "whole", TWO_LAYERS, "train.steps=4")
+    return tiny(tmp_path_factory.mktemp("runs"), "whole", "train.steps=4")
 
 
 def sparsity(model: torch.nn.Module) -> tuple[int, int]:

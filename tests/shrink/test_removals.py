@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from tests.evaluation.runs import run_of
-from tests.training.small import TWO_LAYERS, tiny
+from tests.training.small import tiny
 from torch import Tensor
 
 import anyformer as af
@@ -85,7 +85,7 @@ def test_units_removed_equal_the_same_units_masked(spec: ModelSpec, what: str) -
 
 @pytest.fixture(scope="module")
 def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return tiny(tmp_path_factory.mktemp("runs"), "two", TWO_LAYERS)
+    return tiny(tmp_path_factory.mktemp("runs"), "two")
 
 
 def evidence() -> Evidence:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.multiprocessing as mp
-from tests.training.small import LAYER, TWO_LAYERS
+from tests.training.small import LAYER
 
 from anyformer.run import Run
 
@@ -20,7 +20,7 @@ HALF, STEPS = 2, 4
 SHARED = f'{LAYER}.0.part.position={{kind="t5_bias"}}'
 """A table that all layers use and none owns."""
 CALM = (
-    TWO_LAYERS, f"{LAYER}.0.dropout=0.0", SHARED, "data.packing=bucket", f"train.steps={STEPS}", "train.micro_batch=64",
+    f"{LAYER}.0.dropout=0.0", SHARED, "data.packing=bucket", f"train.steps={STEPS}", "train.micro_batch=64",
     "train.recompute=blocks", f"checkpoint.every={HALF}", f"evaluate.every={HALF}", "evaluate.batches=1",
     "train.ema=0.9",
 )  # fmt: skip

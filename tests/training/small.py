@@ -12,13 +12,12 @@ SENTENCES = [f"the {animal} {verb} over the {thing} number {n}" for n, (animal, 
 )]  # fmt: skip
 LAYER = "model.stack.blocks.layer.branches"
 TINY = (
-    "model.dim=16", "model.stack.depth=1", f"{LAYER}.0.part.heads=2", f"{LAYER}.0.dropout=0.1", f"{LAYER}.1.dropout=0",
+    "model.dim=16", "model.stack.depth=2", f"{LAYER}.0.part.heads=2", f"{LAYER}.0.dropout=0.1", f"{LAYER}.1.dropout=0",
     "data.tokenizer.kind=byte", "data.context=32", "data.valid=0.2", "train.batch_tokens=256", "train.micro_batch=160",
     "train.steps=6", "schedule.warmup=2", "evaluate.every=2", "evaluate.batches=1", "checkpoint.every=2", "log.every=1",
-    "sample.tokens=2", "optimizer.kind=adamw", "optimizer.lr=1e-2",
+    "sample.tokens=4", "optimizer.kind=adamw", "optimizer.lr=1e-2",
 )  # fmt: skip
-"""Dropout, accumulation, a schedule, evaluation and checkpoints; one layer, and `TWO_LAYERS` where layers differ."""
-TWO_LAYERS = "model.stack.depth=2"
+"""Dropout, accumulation, a schedule, evaluation and checkpoints."""
 
 
 def text(folder: Path) -> str:

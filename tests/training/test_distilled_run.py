@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.evaluation.runs import ONE, file
-from tests.training.small import LAYER, TINY, TWO_LAYERS, facts, tiny
+from tests.training.small import LAYER, TINY, facts, tiny
 from tests.training.test_early_stopping import Listening
 from tests.training.test_extending import same
 
@@ -58,7 +58,7 @@ def test_a_teacher_must_be_a_run_with_the_same_tokenizer(tmp_path: Path) -> None
 
 def test_a_projection_between_widths_is_trained_and_resumed_exactly_but_is_not_served(tmp_path: Path) -> None:
     teacher = tiny(tmp_path, "teacher", "model.dim=24", "model.stack.depth=3", "train.steps=1")
-    recipe = (TWO_LAYERS, *MATCHES, f"objective.teacher={teacher.folder}", "train.steps=4")
+    recipe = (*MATCHES, f"objective.teacher={teacher.folder}", "train.steps=4")
     straight = tiny(tmp_path, "straight", *recipe)
     with pytest.raises(RuntimeError, match="crash"):
         train(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.small import SENTENCES, TWO_LAYERS, facts, text, tiny
+from tests.training.small import SENTENCES, facts, text, tiny
 
 from anyformer.cli.main import main
 from anyformer.errors import AnyformerError
@@ -49,12 +49,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def decoder(home: Path) -> Run:
-    return tiny(home, "decoder", TWO_LAYERS, "train.steps=2")
+    return tiny(home, "decoder", "train.steps=2")
 
 
 @pytest.fixture(scope="module")
 def encoder(home: Path) -> Run:
-    return tiny(home, "encoder", TWO_LAYERS, "train.steps=2", "model.preset=small-encoder", "train.batch_tokens=512")
+    return tiny(home, "encoder", "train.steps=2", "model.preset=small-encoder", "train.batch_tokens=512")
 
 
 def tuned(home: Path, target: str, start: object, name: str, *more: str, watcher: Watcher | None = None) -> Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.small import LAYER, SENTENCES, TINY, TWO_LAYERS, facts, text, tiny
+from tests.training.small import LAYER, SENTENCES, TINY, facts, text, tiny
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,7 +27,7 @@ from anyformer.training.loop.budget import smaller_micro_batch as smaller
 from anyformer.training.loop.loss_module import LossScale, resolve_precision
 from anyformer.training.recipes.resolve import data_of, draft, settle
 
-STILL = (TWO_LAYERS, f"{LAYER}.0.dropout=0.0")
+STILL = (f"{LAYER}.0.dropout=0.0",)
 TIMELESS = [setting for setting in TINY if not setting.startswith("train.steps")]
 
 
@@ -73,8 +73,8 @@ def test_every_row_is_in_one_piece_of_one_rank(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("choice", ["blocks", "sqrt", "[1]"])
 def test_recomputing_gives_the_same_gradients_to_the_last_bit_with_dropout(tmp_path: Path, choice: str) -> None:
-    once = trainer_of(tmp_path, TWO_LAYERS)
-    again = trainer_of(tmp_path, TWO_LAYERS, f"train.recompute={choice}")
+    once = trainer_of(tmp_path)
+    again = trainer_of(tmp_path, f"train.recompute={choice}")
     ready = next(iter(once.feed()))
     for trainer in (once, again):
         trainer._backward(ready)
@@ -145,7 +145,7 @@ def test_the_bytes_of_recomputed_segments_grow_as_the_root_of_the_depth() -> Non
 
 def test_recomputing_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"train\.recompute: there is no layer 7, only 0 to 1"):
-        tiny(tmp_path, "run", TWO_LAYERS, "train.recompute=[7]")
+        tiny(tmp_path, "run", "train.recompute=[7]")
 
 
 def test_the_first_loss_is_that_of_a_blind_guess(tmp_path: Path) -> None:
