@@ -67,14 +67,3 @@ def same_seed() -> None:
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
-
-
-@pytest.fixture
-def blank_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves the SVG of charts empty, for tests of commands that write a report which the test does not look at.
-
-    To print the charts takes longer than to train a small run. `tests/reporting` and `tests/extension` print them all.
-    """
-    from anyformer.reporting import pages
-
-    monkeypatch.setattr(pages, "_printed", lambda figure, title: "<svg></svg>")

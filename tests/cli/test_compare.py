@@ -16,8 +16,6 @@ from anyformer.cli.main import main
 from anyformer.study import Results
 from anyformer.study.study_folder import StudyFolder
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 Capture = pytest.CaptureFixture[str]
 COMMAND = (sys.executable, "-m", "anyformer", "compare")
 

@@ -21,8 +21,6 @@ from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.preparation.shards import Prepared
 from anyformer.training import Trainer
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 Capture = pytest.CaptureFixture[str]
 ATTENTION, GLU = (f"model.stack.blocks.layer.branches.{place}.part" for place in (0, 1))
 

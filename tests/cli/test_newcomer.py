@@ -13,8 +13,6 @@ from anyformer.cli.main import main
 from anyformer.cli.output.run_options import clean
 from anyformer.errors import Interrupted
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 Capture = pytest.CaptureFixture[str]
 
 

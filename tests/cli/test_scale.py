@@ -8,8 +8,6 @@ from tests.study.test_scaling import FEW
 
 from anyformer.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

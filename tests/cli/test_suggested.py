@@ -11,8 +11,6 @@ from tests.training.small import text
 
 from anyformer.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 Capture = pytest.CaptureFixture[str]
 COMMAND = re.compile(r"(?:next: |Go on with: |Start one: |Its table: |`)(anyformer .*?)(?:`|\s{3}|$)", re.MULTILINE)
 SMALL = (

@@ -16,8 +16,6 @@ from tests.training.small import TINY, facts, text
 
 from anyformer.cli.main import enter, main
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 Capture = pytest.CaptureFixture[str]
 
 

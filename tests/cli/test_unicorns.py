@@ -10,8 +10,6 @@ from tests.evaluation.runs import file
 
 from anyformer.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 RECIPE = Path(__file__).parents[2] / "recipes/language-model.toml"
 SMALL = ("model.preset=gpt2", "model.dim=32", "model.stack.depth=1", "model.stack.blocks.layer.branches.0.part.heads=2")
 SHORT = ("data.tokenizer.kind=byte", "data.context=64", "train.steps=4", "train.batch_tokens=512", "sample.tokens=1")

@@ -30,8 +30,6 @@ from anyformer.objectives.words import PARTS
 from anyformer.run import train
 from anyformer.training.loop.feed import Loader
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 CONTEXT, BATCH = 16, 70
 
 

@@ -24,8 +24,6 @@ from anyformer.data.sources.python_topics import PythonTopics
 from anyformer.interop.onnx_graph import PACKAGES
 from anyformer.reporting import installed_kinds
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 ROOT = Path(__file__).parents[2]
 GUIDES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("add-a*.md")))
 DOCUMENTS = (

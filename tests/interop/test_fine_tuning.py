@@ -15,8 +15,6 @@ from anyformer.errors import AnyformerError
 from anyformer.pretrained import from_pretrained
 from anyformer.run import Run, train
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 ROWS = [
     {"text": f"axu {word} bxu {word}", "label": ("one", "two")[n % 2]} for n, word in enumerate(["byv", "cxu"] * 40)
 ]

@@ -175,7 +175,6 @@ def test_many_lines_make_a_small_page(tmp_path: Path) -> None:
     assert len(text) < 400_000
 
 
-@pytest.mark.usefixtures("blank_charts")
 def test_a_page_goes_where_it_is_asked_to_and_leaves_nothing_else(tmp_path: Path) -> None:
     folder = whole(tmp_path / "run")
     assert write_report(folder) == folder / "report.html"

@@ -69,7 +69,6 @@ def test_a_browser_has_nothing_to_complain_about_at_any_width(page: str, tmp_pat
         assert tab.printed().startswith(b"%PDF")
 
 
-@pytest.mark.usefixtures("blank_charts")  # which `page` prints
 def test_a_page_markdown_and_json_lie_in_the_folder(results: Results) -> None:
     path = write_study_report(results)
     assert path.name == "report.html"

@@ -12,8 +12,6 @@ from anyformer.run import Run
 from anyformer.study.budget_curves import BudgetCurves, results_of
 from anyformer.study.study import read_study
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 
 def curves(monkeypatch: pytest.MonkeyPatch, losses: dict[str, list[float]], steps: list[int]) -> BudgetCurves:
     """Curves of made-up means, each with the same noise of four seeds."""

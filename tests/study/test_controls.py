@@ -15,8 +15,6 @@ from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.workers import go_on
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
 
 

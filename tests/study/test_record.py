@@ -14,8 +14,6 @@ from anyformer.study.comparing import Listener
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_record import REGISTERED, SESSIONS, registration_of, seconds_spent, timed_session
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 
 class Planned(Listener):
     """Notes what is on the disk before the first run."""

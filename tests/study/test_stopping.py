@@ -14,8 +14,6 @@ from anyformer.study import Results, compare
 from anyformer.study.comparing import Listener
 from anyformer.study.study_pack import is_pack, unpack, write_pack
 
-pytestmark = pytest.mark.usefixtures("blank_charts")
-
 
 class Packing(Listener):
     """Packs a study when `compare` ends."""
