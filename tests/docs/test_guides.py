@@ -40,7 +40,7 @@ SMALLER = {
     r"\bsteps=500, out=": "steps=2, sample=af.SampleSpec(tokens=2), out=",
     r"\bsteps=500\b": "steps=2",
     r"\bmodel\.dim=128\n": "model.dim=32 model.stack.depth=1\n",
-    r"\bdim=256\b": "dim=32",
+    r"\bdim=256\b": "dim=64",  # with 32 no width of a Mamba has as many parameters
     r"\bdim=128\b": "dim=32",
     r"\bdepth=6\b": "depth=1",
     r"\bseeds([ =])6\b": r"seeds\g<1>1",
