@@ -16,6 +16,7 @@ from anyformer.study.study_folder import StudyFolder
 from anyformer.study.workers import go_on
 
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))
+FAR = Control(better="attention", than="lstm", by=0.5)
 
 
 def measured(value: float, half: float, p: float | None = 0.01) -> Difference:
@@ -30,6 +31,10 @@ def measured(value: float, half: float, p: float | None = 0.01) -> Difference:
         (LOWER, measured(0.03, 0.01), False),
         (LOWER, measured(-0.03, 0.04, p=0.3), False),
         (LOWER, measured(-0.03, 0.01, p=None), False),
+        (FAR, measured(-0.03, 0.01), False),
+        (FAR, measured(-0.6, 0.2), False),
+        (FAR, measured(-0.8, 0.2), True),
+        (FAR, measured(0.8, 0.2), False),
         (TIE, measured(0.002, 0.01, p=0.7), True),
         (TIE, measured(0.015, 0.01, p=0.01), False),
         (TIE, measured(0.0, 0.05, p=0.9), False),
@@ -39,6 +44,10 @@ def test_a_control_passes_if_the_known_outcome_is_measured(
     control: Control, difference: Difference, passes: bool
 ) -> None:
     assert control.passes(difference) is passes
+
+
+def test_the_size_of_a_known_difference_is_stated() -> None:
+    assert FAR.expected == "attention has a lower loss than lstm by at least 0.5"
 
 
 def test_a_failed_control_is_the_first_thing_that_a_verdict_says() -> None:
@@ -102,6 +111,9 @@ def test_of_several_budgets_the_largest_has_the_controls(tmp_path: Path) -> None
         assert (folder / "yardsticks.json").is_file() == (folder == control_folder.parents[1]), "controls have none"
         assert go_on(folder).endswith(f"compare {tmp_path / 'study'}"), "a stopped study is continued as a whole"
     assert not (tmp_path / "study" / "steps-2" / "controls").exists()
+    first_run = control_folder / "transformer" / "seed-0" / "environment.json"
+    smaller = tmp_path / "study" / "steps-2" / "transformer" / "seed-0" / "environment.json"
+    assert first_run.stat().st_mtime_ns < smaller.stat().st_mtime_ns, "controls come before all budgets"
     assert results.verdict.startswith(
         "Control known failed: it is known that lstm has a lower loss than transformer, but here "
     )

@@ -94,7 +94,7 @@ def compare(
 
 
 def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Session") -> Results:
-    """The study at all budgets, one after the other, from the smallest to the largest."""
+    """The study at all budgets, from the smallest to the largest, after its controls, which belong to the largest."""
     folder = StudyFolder(path)
     if (path / PLAN).is_file():
         raise SpecError(f"{path}: is a study at a single budget. Use another folder: --out {path}-budgets.")
@@ -103,10 +103,13 @@ def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Sess
     folder.write(study)
     budgets = study.spec.budgets
     session.listener.log(f"{path}: {len(budgets)} budgets, {', '.join(f'{steps:,}' for steps in budgets)} steps")
-    results = []
-    for steps, one in zip(budgets, each, strict=True):
-        place = budget_folder(path, steps)
+    places = [budget_folder(path, steps) for steps in budgets]
+    for place in places:
         place.mkdir(exist_ok=True)
+    if study.controls:
+        session.controls(places[-1], each[-1])
+    results = []
+    for steps, place, one in zip(budgets, places, each, strict=True):
         results.append(session.results(place, one if steps == budgets[-1] else one.without_controls()))
     return at_largest(BudgetCurves(path, tuple(results)))
 
@@ -127,14 +130,19 @@ class _Session:
             measured_lines(path, run, results.judged.split, self.cache)
         return results
 
-    def _trained(self, path: Path, study: Study) -> Results:
-        """Trains the runs of a study that are not finished, after those of its controls, which need no yardsticks."""
+    def controls(self, path: Path, study: Study) -> StudyFolder:
+        """Trains the runs of the controls that are not finished; they need no yardsticks."""
         folder = _opened(path, study, self.cache, self.listener)
         self.listener.planned(folder)
         for name, control in study.controls.items():
             self.listener.log(f"control {name}: {study.spec.controls[name].expected}")
             folder.control(name).mkdir(parents=True, exist_ok=True)
             self._trained(folder.control(name), control)
+        return folder
+
+    def _trained(self, path: Path, study: Study) -> Results:
+        """Trains the runs of a study that are not finished, after those of its controls."""
+        folder = self.controls(path, study)
         runs = _Runs(folder, self.cache, [])
         if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
             workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)

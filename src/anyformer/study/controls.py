@@ -6,9 +6,9 @@ is known about other data is compared on those: `changes`.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from anyformer.core import Positive, Spec
+from anyformer.core import Positive, Range, Spec
 from anyformer.errors import SpecError
 from anyformer.statistics.comparison import Difference
 from anyformer.statistics.intervals import LEVEL, difference_text
@@ -22,6 +22,8 @@ class Control(Spec):
     """Arm that is known to have the lower loss."""
     than: str = ""
     """Arm that is known to have the higher loss."""
+    by: Annotated[float, Range(low=0.0)] = 0.0
+    """Difference that is known at least: two arms that learn nothing may differ significantly, but hardly at all."""
     alike: tuple[str, ...] = ()
     """Two arms that are known to have the same loss, instead of `better` and `than`."""
     within: Positive = 0.02
@@ -45,19 +47,22 @@ class Control(Spec):
     def expected(self) -> str:
         """What is known, as a clause."""
         if self.better:
-            return f"{self.better} has a lower loss than {self.than}"
+            least = f" by at least {self.by:g}" if self.by else ""
+            return f"{self.better} has a lower loss than {self.than}{least}"
         return f"{self.alike[0]} and {self.alike[1]} differ by at most {self.within:g}"
 
     def passes(self, one: Difference) -> bool:
         """True if the difference of the second arm from the first is the known one.
 
-        A known difference is significant and has the right sign; of a tie the whole interval is within the limit.
+        A known difference is significant, has the right sign, and its whole interval is at least as large as is known;
+        of a tie the whole interval is within the limit.
         """
         low, high = one.interval.low, one.interval.high
         if low is None or high is None:
             return False
         if self.better:
-            return one.interval.value < 0 and one.p is not None and one.p <= 1 - LEVEL
+            significant = one.p is not None and one.p <= 1 - LEVEL
+            return significant and one.interval.value < 0 and (not self.by or high <= -self.by)
         return -self.within <= low and high <= self.within
 
 
