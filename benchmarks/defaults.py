@@ -99,11 +99,11 @@ DATA_SETS = {
 }
 
 
-def measure(one: DataSet, seed: int, words: list[str], device: str) -> dict[str, Any]:
+def measure(one: DataSet, seed: int, words: list[str], device: str, cache: Path | None) -> dict[str, Any]:
     """Train with one seed from a cold process, and evaluate the best checkpoint on the test split."""
     command = [sys.executable, "-m", "anyformer"]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "XDG_CACHE_HOME": folder} | (
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache or folder)} | (
             {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
         )
         run = str(Path(folder) / "run")
@@ -166,6 +166,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once; times are then those of a busy machine")
+    parser.add_argument("--cache", type=Path, help="kept from run to run; empty for each if left out")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="print the table of what was measured")
     options = parser.parse_args()
@@ -180,7 +181,7 @@ def main() -> None:
         words = {name: DATA_SETS[name].words(options.data, Path(made)) for name in options.items}
 
         def one(name: str, seed: int) -> None:
-            row = measure(DATA_SETS[name], seed, words[name], options.device) | {"at_once": options.jobs}
+            row = measure(DATA_SETS[name], seed, words[name], options.device, options.cache) | {"at_once": options.jobs}
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"{name}, seed {seed}: {row['seconds']} s", flush=True)
