@@ -33,8 +33,8 @@ class DataSet:
     name: str
     words: Callable[[Path, Path], list[str]]
     """(folder of the data, folder for files that are made from them) -> the words behind `train`."""
-    metrics: tuple[str, ...] = ()
-    """Scores beyond those that `evaluate` gives unasked."""
+    split: str = "test"
+    """The split to evaluate; a single text has no test split unless one is asked for."""
 
 
 def _file(name: str) -> Callable[[Path, Path], list[str]]:
@@ -91,16 +91,16 @@ DATA_SETS = {
         DataSet("sections", _sections),
         DataSet("unicode_names", lambda data, made: ["unicode_names", "data.test=0.05"]),
         DataSet("ratings", _ratings),
-        DataSet("text of 90 KB", _beginning(90_000)),
-        DataSet("text of 1 MB", _beginning(1_000_000)),
+        DataSet("text-90kb", _beginning(90_000), "valid"),
+        DataSet("text-1mb", _beginning(1_000_000), "valid"),
         DataSet("speeches", _file("speeches.jsonl.gz")),
-        DataSet("en-de", _file("en-de.tsv.gz"), ("bleu",)),
+        DataSet("en-de", _file("en-de.tsv.gz")),
     )
 }
 
 
 def measure(one: DataSet, seed: int, words: list[str], device: str, cache: Path | None) -> dict[str, Any]:
-    """Train with one seed from a cold process, and evaluate the best checkpoint on the test split."""
+    """Train with one seed from a cold process, and evaluate its best checkpoint."""
     command = [sys.executable, "-m", "anyformer"]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "XDG_CACHE_HOME": str(cache or folder)} | (
@@ -110,14 +110,13 @@ def measure(one: DataSet, seed: int, words: list[str], device: str, cache: Path 
         began = time.perf_counter()
         output = _run([*command, "train", *words, f"seed={seed}", "--out", run], environment)
         seconds = time.perf_counter() - began
-        metrics = [word for metric in one.metrics for word in ("--metric", metric)]
-        _run([*command, "evaluate", run, "--split", "test", *metrics], environment)
-        result = json.loads((Path(run) / "evaluations" / "test.json").read_text(encoding="utf-8"))
+        _run([*command, "evaluate", run, "--split", one.split], environment)
+        result = json.loads((Path(run) / "evaluations" / f"{one.split}.json").read_text(encoding="utf-8"))
         lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     announced = re.search(r"predicted about ([\d:]+)", output)
     losses = [line["valid_loss"] for line in lines if "valid_loss" in line]
     return {
-        "data": one.name, "seed": seed, "device": device, "seconds": round(seconds, 1),
+        "data": one.name, "seed": seed, "device": device, "split": one.split, "seconds": round(seconds, 1),
         "announced": announced and announced[1], "checkpoint": result["checkpoint"], "best_valid_loss": min(losses),
         "scores": result["scores"], "yardsticks": result["yardsticks"],
     }  # fmt: skip
