@@ -1,9 +1,9 @@
-"""The table of defaults: `python -m benchmarks.defaults --data FOLDER --out FILE.jsonl`
+"""The table of defaults: `python -m benchmarks.defaults --data FOLDER [--out FILE.jsonl]`
 
 `anyformer train PATH seed=N` with nothing else, then `anyformer evaluate RUN --split test`, for every data set and
 seed: one line of JSON with the scores, the paired differences from the simple methods on the same test texts, the
-seconds and the announced time. Results that FILE already has are not repeated; `--table` prints them. FOLDER holds
-sentiment, spam, descriptions and speeches as .jsonl.gz, and en-de.tsv.gz.
+seconds and the announced time. Results that FILE (docs/results/defaults.jsonl) already has are not repeated; `--table`
+prints them. FOLDER holds sentiment, spam, descriptions and speeches as .jsonl.gz, and en-de.tsv.gz.
 """
 
 import argparse
@@ -24,6 +24,8 @@ from statistics import mean
 from typing import Any
 
 import torch
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "defaults.jsonl"
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,16 @@ def measure(one: DataSet, seed: int, words: list[str], device: str, cache: Path 
     return {
         "data": one.name, "seed": seed, "device": device, "split": one.split, "seconds": round(seconds, 1),
         "announced": announced and announced[1], "checkpoint": result["checkpoint"], "best_valid_loss": min(losses),
-        "scores": result["scores"], "yardsticks": result["yardsticks"],
+        "scores": {name: _interval(score) for name, score in result["scores"].items()},
+        "yardsticks": [
+            {name: each[name] for name in ("yardstick", "score", "difference")} | _interval(each)
+            for each in result["yardsticks"]
+        ],
     }  # fmt: skip
+
+
+def _interval(score: dict[str, Any]) -> dict[str, Any]:
+    return {name: score[name] for name in ("value", "low", "high")}
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:
@@ -166,7 +176,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once; times are then those of a busy machine")
     parser.add_argument("--cache", type=Path, help="kept from run to run; empty for each if left out")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="print the table of what was measured")
     options = parser.parse_args()
     known = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
