@@ -156,6 +156,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "CLM-22": {
         "CLM-22": (
+            "a Transformer has a weaker inductive bias than a CNN or RNN",
             "on a local-pattern task with few samples the CNN beats the Transformer",
             "the gap shrinks over 100, 1k and 10k samples",
         ),

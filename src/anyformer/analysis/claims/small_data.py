@@ -1,4 +1,4 @@
-"""A local pattern, learned from few and from many texts: the value of a locality bias."""
+"""A local pattern, learned from few and from many texts: the value of a bias for neighbours and for order."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from anyformer.analysis.claim import Decision, Figures, TrainedClaim, mean_curve
 from anyformer.analysis.claim_runs import (
     ATTENTION,
     CONVOLUTION,
+    LSTM,
     PATTERN_HEAD,
     PATTERN_RECIPE,
     learn,
@@ -16,7 +17,9 @@ from anyformer.analysis.parallel_cells import in_parallel
 from anyformer.drawing.figures import Lines, Panel
 
 SIZES, HELD_OUT, SEEDS = (100, 1000, 10_000), 500, (0, 1, 2)
-MIXERS = {"convolution": CONVOLUTION, "Transformer": ATTENTION}
+BIASED = {"convolution": CONVOLUTION, "LSTM": f'{{kind="bidirectional", part={LSTM}}}'}
+"""Mixers that see neighbours first: by a short kernel, or by the order of reading."""
+MIXERS = {**BIASED, "Transformer": ATTENTION}
 
 
 class SmallData(TrainedClaim):
@@ -32,12 +35,24 @@ class SmallData(TrainedClaim):
         }
 
     def decide(self, figures: Figures) -> Decision:
-        convolution, transformer = (mean_curve(figures[name]) for name in MIXERS)
-        gaps = [one - other for one, other in zip(convolution, transformer, strict=True)]
-        right = gaps[0] > 0.05 and gaps == sorted(gaps, reverse=True) and gaps[-1] < gaps[0] / 2
-        right &= all(one[0] > other[0] for one, other in zip(*map(figures.get, MIXERS), strict=True))
-        text = ", ".join(f"{gap:+.1%} at {size}" for size, gap in zip(figures["sizes"], gaps, strict=True))
-        return right, f"the convolution is ahead by {text} texts (means of {len(figures['convolution'])} seeds)"
+        transformer = figures["Transformer"]
+        gaps = {
+            name: [one - other for one, other in zip(mean_curve(figures[name]), mean_curve(transformer), strict=True)]
+            for name in BIASED
+        }
+        shrinking = gaps["convolution"]
+        right = (
+            shrinking[0] > 0.05 and shrinking == sorted(shrinking, reverse=True) and shrinking[-1] < shrinking[0] / 2
+        )
+        right &= all(
+            one[0] > other[0] for name in BIASED for one, other in zip(figures[name], transformer, strict=True)
+        )
+        texts = (
+            f"the {name} is ahead by "
+            + ", ".join(f"{gap:+.1%} at {size}" for size, gap in zip(figures["sizes"], gaps[name], strict=True))
+            for name in BIASED
+        )
+        return right, f"{'; '.join(texts)} texts (means of {len(transformer)} seeds)"
 
     def picture(self, figures: Figures) -> list[Panel]:
         lines = seed_curves(figures, "sizes", MIXERS)
