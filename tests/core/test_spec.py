@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +91,42 @@ def test_a_kind_is_refused_twice() -> None:
     with pytest.raises(SpecError, match="'mlp' is taken by MLP"):
         type("Again", (PartSpec,), {}, kind="mlp")
     assert kind_of(PartSpec, "mlp") is MLP
+
+
+def test_a_kind_of_a_module_that_is_not_imported_yet_is_taken_too() -> None:
+    code = """
+from anyformer.core import PoolSpec
+from anyformer.errors import SpecError
+try:
+    class Mine(PoolSpec, kind="mean"):
+        def build(self, site): return None
+except SpecError as error:
+    print(error)
+from anyformer.core import kind_of
+print(kind_of(PoolSpec, "mean").__module__)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refusal, module = result.stdout.splitlines()
+    assert refusal == "Mine (__main__): the kind 'mean' is taken by Mean (anyformer). Choose another kind for Mine."
+    assert module.startswith("anyformer.parts.pools")
+
+
+def test_of_two_classes_of_a_kind_the_one_outside_the_package_is_to_be_renamed() -> None:
+    """A built-in kind that the stored catalogue lacks is found after a user's class has taken its name."""
+
+    class First(PoolSpec, kind="in_both"):
+        def build(self, site: Any) -> Any:
+            return None
+
+    try:
+        with pytest.raises(SpecError) as caught:
+            type(
+                "Second", (PoolSpec,), {"__module__": "anyformer.parts.pools.new", "build": First.build}, kind="in_both"
+            )
+    finally:
+        PoolSpec.kinds.pop("in_both")
+    text = f"First ({__file__}): the kind 'in_both' is taken by Second (anyformer). Choose another kind for First."
+    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclas
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from inspect import getattr_static, isfunction, unwrap
@@ -22,7 +23,7 @@ from cattrs import (
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
-from anyformer.core.discovery import import_kind
+from anyformer.core.discovery import PACKAGE, built_in_class, import_kind
 from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, shown, strict_converter
 from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
@@ -52,8 +53,7 @@ class Spec:
             cls.family, cls.kinds = cls, {}
         if kind is None:
             return
-        if kind in cls.kinds:
-            raise SpecError(f"{cls.__name__}: the kind {kind!r} is taken by {cls.kinds[kind].__name__}.")
+        _refuse_taken(cls, kind)
         if missing := [name for name in _abstract_methods(cls) if name not in cls.optional]:
             family = cls.family
             raise SpecError(
@@ -117,6 +117,30 @@ class Spec:
                 yield Problem(name, f"expected {types[1]}, got {shown(value)}.")
             elif bounds and isinstance(value, int | float) and (refusal := bounds.refusal(value)):
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
+
+
+def _refuse_taken(cls: type[Spec], kind: str) -> None:
+    """SpecError if another class has this kind: one that is registered, or a built-in one that is not imported yet.
+    The class outside this package is the one to be renamed, whichever was imported first."""
+    renamed, other = cls, cls.kinds.get(kind)
+    if other is not None and _place(cls) == PACKAGE:
+        renamed, other = other, cls
+    name, place = (other.__name__, _place(other)) if other is not None else (None, PACKAGE)
+    if name is None and _place(cls) != PACKAGE == _place(cls.family):
+        name = built_in_class(cls.family.__name__, kind)
+    if name is not None:
+        raise SpecError(
+            f"{renamed.__name__} ({_place(renamed)}): the kind {kind!r} is taken by {name} ({place}). "
+            f"Choose another kind for {renamed.__name__}."
+        )
+
+
+def _place(cls: type[Spec]) -> str:
+    """The name of this package for its own classes, and the file of any other class."""
+    module = sys.modules.get(cls.__module__)
+    if cls.__module__.partition(".")[0] == PACKAGE:
+        return PACKAGE
+    return (module and module.__dict__.get("__file__")) or cls.__module__
 
 
 def _abstract_methods(cls: type[Spec]) -> list[str]:
