@@ -170,6 +170,17 @@ def test_a_part_that_cannot_be_is_named_with_its_path(part: dict[str, Any], comp
     assert complaint in problem
 
 
+def test_a_key_of_another_kind_is_refused_with_that_kind() -> None:
+    (problem,) = problems(changed(head={"kind": "tied", "rest": 3}))
+    assert "head.rest: Tied has no such key." in problem
+    assert problem.endswith("It is a key of adaptive_softmax: write head.kind=adaptive_softmax as well.")
+
+
+def test_a_key_of_many_kinds_is_refused_with_some_of_them() -> None:
+    with pytest.raises(SpecError, match=r"It is a key of (\w+, ){5}\.\.\.: write part\.kind=KIND as well\.$"):
+        decode(PartSpec, {"kind": "mlp", "heads": 2}, "part")
+
+
 def test_all_problems_are_told_at_once() -> None:
     stack = {"depth": 2.5, "blocks": {"layer": {"branches": [{"part": {"kind": "mlp", "hidden": -1}}]}}}
     found = problems({"kind": "decoder", "vocab": "many", "stack": stack, "droput": 0.1})

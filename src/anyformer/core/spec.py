@@ -7,7 +7,7 @@ A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclas
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from inspect import getattr_static, isfunction, unwrap
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
@@ -29,6 +29,9 @@ from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
 
 S = TypeVar("S", bound="Spec")
+
+KINDS_SHOWN = 5
+"""Kinds that have a key, as many as a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,15 +215,27 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
     elif isinstance(error, SpecError):
         yield from (problem.under(path) for problem in error.problems)
     elif isinstance(error, ForbiddenExtraKeysError):
-        known = [field.name for field in fields(error.cl)]
-        for name in sorted(error.extra_fields):
-            yield Problem(join_path(path, name), f"{error.cl.__name__} has no such key.{did_you_mean(name, known)}")
+        yield from (no_such_key(error.cl, name, path) for name in sorted(error.extra_fields))
     elif isinstance(error, KeyError):
         yield Problem(path, "is missing.")
     elif isinstance(error, StructureHandlerNotFoundError):
         raise error
     else:
         yield Problem(path, str(error))
+
+
+def no_such_key(cls: type[Spec], name: str, path: str, more: Iterable[str] = ()) -> Problem:
+    """The problem of a key that a class does not have, with the other kinds of its family that have it. `more`: keys
+    that are allowed beside the fields."""
+    known = [*(field.name for field in fields(cls)), *more]
+    text = f"{cls.__name__} has no such key.{did_you_mean(name, known)}"
+    if cls.kind:
+        cls.load_kind("")
+        kinds = sorted(kind for kind, other in cls.kinds.items() if name in (field.name for field in fields(other)))
+        listed = f"{', '.join(kinds[:KINDS_SHOWN])}{', ...' if len(kinds) > KINDS_SHOWN else ''}"
+        choice = kinds[0] if len(kinds) == 1 else "KIND"
+        text += f" It is a key of {listed}: write {join_path(path, 'kind')}={choice} as well." if kinds else ""
+    return Problem(join_path(path, name), text)
 
 
 def _key(error: BaseException) -> str:
