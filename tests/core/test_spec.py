@@ -141,6 +141,8 @@ def test_of_two_classes_of_a_kind_the_one_outside_the_package_is_to_be_renamed()
         ("dropout", float("nan"), "expected a finite number"),
         ("stack", "deep", "expected a table, got 'deep'"),
         ("stack", [], "expected a table"),
+        ("head", "tied", "expected a table, got 'tied'. Write head.kind=tied"),
+        ("head", "teid", "no HeadSpec is called 'teid'. Did you mean 'tied'?"),
         ("head", {"kind": 3}, "expected kind"),
         ("head", {}, "say which one"),
     ],

@@ -170,10 +170,19 @@ def kind_of(family: type[S], kind: str) -> type[S]:
     if kind not in family.kinds:
         family.load_kind(kind)
     if kind not in family.kinds:
-        hint = "For a kind of your own, load its file first: anyformer --import FILE, or torch_part(...) in Python."
         name = family.family.__name__
+        wrapped = ", or torch_part(...) in Python" if name == "PartSpec" else ""
+        hint = f"For a kind of your own, load its file first: anyformer --import FILE{wrapped}."
         raise SpecError(f"no {name} is called {kind!r}.{did_you_mean(kind, family.kinds)} {hint}")
     return cast(type[S], family.kinds[kind])
+
+
+class _NameForTable(SpecError):
+    """The name of a kind where its table is expected."""
+
+    def __init__(self, kind: str):
+        super().__init__(f"expected a table, got {kind!r}.")
+        self.kind = kind
 
 
 _CONVERTER = strict_converter()
@@ -189,6 +198,8 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
             return value
         if cls.by_name and isinstance(value, str):
             value = {"kind": value}
+        if isinstance(value, str) and structure is None:
+            raise _NameForTable(kind_of(cls, value).kind)
         if not isinstance(value, Mapping):
             raise SpecError(f"expected a table, got {value!r}.")
         kind = value.get("kind", cls.kind)
@@ -212,6 +223,8 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
     if isinstance(error, ClassValidationError | IterableValidationError):
         for inner in error.exceptions:
             yield from _problems(inner, join_path(path, _key(inner)))
+    elif isinstance(error, _NameForTable):
+        yield Problem(path, f"{error} Write {join_path(path, 'kind')}={error.kind}")
     elif isinstance(error, SpecError):
         yield from (problem.under(path) for problem in error.problems)
     elif isinstance(error, ForbiddenExtraKeysError):

@@ -115,6 +115,8 @@ def generation_config(
 def _sampler(settings: Mapping[str, Any]) -> Sampler:
     """A sampler from its fields, and from filters by name, such as `sampler.top_p=0.9`."""
     discover()
+    if "" in settings:  # sampler=NAME
+        decode(Sampler, settings[""], "sampler")
     tree: dict[str, Any] = {"kind": settings.get("kind", "sample")}
     chosen = Sampler.kinds.get(tree["kind"]) if isinstance(tree["kind"], str) else None
     fields = {option.name for option in describe(chosen)} if chosen else set()
