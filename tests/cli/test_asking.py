@@ -177,6 +177,7 @@ def test_a_score_stands_beside_that_of_a_simple_method(
         (["generate", "language", "x", "sampler.top_p=1.1"], 2, "sampler.top_p: must be at most 1"),
         (["generate", "language", "x", "sampler.topp=1"], 2, "Did you mean 'top_p'?"),
         (["generate", "language", "x", "sampler.kind=os.system"], 2, "os.system"),
+        (["generate", "language", "x", "sampler=greedy"], 2, "Write sampler.kind=greedy"),
         (["generate", "language", "x", "temperature=1"], 2, "Write sampler.temperature=1"),
         (["generate", "language", "x", "beams=4"], 2, "Write beam=4"),
         (["generate", "language", "x", "smapler.temperature=1"], 2, "Did you mean 'sampler'?"),

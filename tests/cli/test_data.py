@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,23 @@ def test_warnings_name_lines(tmp_path: Path, capsys: Capture) -> None:
         {"check": "empty", "text": "1 of 51 records (2.0%) have an empty target.", "where": [f"{file}:51"]}
     ]
     assert ":51" in "".join(card(capsys, file, "source.kind=pairs").split())  # a long path goes over several lines
+
+
+def test_the_row_about_overlap_agrees_with_the_warning(tmp_path: Path, capsys: Capture) -> None:
+    """Records of a text that repeats its sentences are all different, but have the same sentences inside."""
+    rng = random.Random(0)
+    sentences = (
+        "The cat sat on the mat near the door.",
+        "Rain fell on the old roof.",
+        "She read it twice, and smiled.",
+    )
+    repeated = write(tmp_path / "a.txt", " ".join(rng.choices(sentences, k=1_500)))
+    said = " ".join(card(capsys, repeated).split())
+    assert "overlap no whole records, but parts of held-out texts are in training: see the warning" in said
+    assert "overlap held-out text stands in training, too" in said and "no held-out text is also" not in said
+    different = write(tmp_path / "b.txt", " ".join("".join(rng.choices("abcdefgh", k=6)) for _ in range(6_000)))
+    said = " ".join(card(capsys, different).split())
+    assert "overlap none: no held-out text is also a training text" in said and "stands in training" not in said
 
 
 def test_lines_that_were_skipped_are_counted(tmp_path: Path, capsys: Capture) -> None:

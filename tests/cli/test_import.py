@@ -70,6 +70,14 @@ def test_a_recipe_never_imports_it(part: Path, capsys: pytest.CaptureFixture[str
     assert "anyformer --import FILE" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_file_whose_kind_is_taken_is_told_what_to_rename(part: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part.write_text(PART.replace('"outside"', '"attention"'))
+    assert main(["--import", str(part), "parts", "attention"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"Outside ({part}): the kind 'attention' is taken by Attention (anyformer)." in error
+    assert "Choose another kind for Outside." in error
+
+
 @pytest.mark.parametrize("name", ["missing.py", "notes.txt", "json.py"])
 def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name != "missing.py":

@@ -72,6 +72,8 @@ def test_no_verb_at_all_shows_the_help(capsys: Capture) -> None:
         (["config", "shwo"], "Did you mean 'show'?"),
         (["cost"], "TARGET"),
         (["cost", "small", "--lenght", "8"], "--lenght"),
+        (["cost", "small", "--import", "f.py"], "--import goes before the verb: anyformer --import FILE cost ..."),
+        (["config", "show", "small", "--import=f.py"], "anyformer --import FILE config show ..."),
         (["cost", "small", "--batch", "0"], "--batch"),
         (["cost", "small", "--batch", "x"], "--batch"),
     ],

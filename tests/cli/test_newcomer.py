@@ -104,6 +104,18 @@ def test_train_says_that_a_file_is_smaller_than_a_batch(home: Path, capsys: Capt
     assert "tokens to train on: each update reads all of them" in printed(capsys, *words, "--out", "run")
 
 
+@pytest.mark.parametrize("packing", ["bucket", "pack"])
+def test_train_says_how_much_of_long_texts_is_not_read(packing: str, home: Path, capsys: Capture) -> None:
+    (home / "long.txt").write_text("\n".join(f"{number} " + "the cat sat on the mat " * 4 for number in range(30)))
+    settings = ("train.steps=1", "model.dim=16", "data.context=32", "model.stack.depth=1", "sample.tokens=1")
+    words = ("data.source.documents=line", "data.tokenizer.kind=byte", f"data.packing={packing}", *settings)
+    said = printed(capsys, "train", "long.txt", *words, "--out", "run")
+    assert ("longer than data.context=32 lost the end. Raise it, or use data.packing=pack" in said) == (
+        packing == "bucket"
+    )
+    assert ("training tokens (6" in said) == (packing == "bucket")  # 30 of about 95 bytes are left
+
+
 def test_search_explains_its_scores_and_names_what_it_did_not_read(home: Path, capsys: Capture) -> None:
     (home / "notes").mkdir()
     (home / "notes" / "a.txt").write_text("the cat runs over the lake")

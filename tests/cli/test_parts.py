@@ -183,6 +183,7 @@ def test_quiet_prints_the_names_alone(capsys: Capture) -> None:
     ("arguments", "complaint"),
     [
         (["atention"], "no part is called 'atention'. Did you mean attention"),
+        (["late_words"], "For a kind of your own: anyformer --import FILE parts late_words"),
         (["--family", "norm_layers"], "no family is called"),
         (["--perspective", "speed"], "Known: adaptation, efficiency, generalisation, vanilla."),
         (["mlp", "--family", "masks"], "no part is called 'mlp'"),

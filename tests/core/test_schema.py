@@ -1,10 +1,10 @@
 """What a spec may hold, told to programs and to people: it must agree with what `decode` takes."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from anyformer.core import Causal, ModelSpec, PartSpec, decode
+from anyformer.core import Causal, ModelSpec, PartSpec, Range, decode
 from anyformer.core.schema import describe, family_name, schema, tables, wording
 from anyformer.errors import SpecError
 from anyformer.models import Decoder
@@ -100,6 +100,7 @@ def test_options_are_told_in_words() -> None:
 
 def test_containers_and_families_have_names() -> None:
     assert wording(tuple[PartSpec, ...]) == "list of part"
+    assert wording(Annotated[float, Range(above=0, high=1)]) == "number > 0, <= 1"
     assert wording(dict[str, int] | None) == "table of integer"
     assert family_name(ModelSpec) == "model"
     assert family_name(Causal) == "causal"

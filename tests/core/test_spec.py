@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +93,42 @@ def test_a_kind_is_refused_twice() -> None:
     assert kind_of(PartSpec, "mlp") is MLP
 
 
+def test_a_kind_of_a_module_that_is_not_imported_yet_is_taken_too() -> None:
+    code = """
+from anyformer.core import PoolSpec
+from anyformer.errors import SpecError
+try:
+    class Mine(PoolSpec, kind="mean"):
+        def build(self, site): return None
+except SpecError as error:
+    print(error)
+from anyformer.core import kind_of
+print(kind_of(PoolSpec, "mean").__module__)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refusal, module = result.stdout.splitlines()
+    assert refusal == "Mine (__main__): the kind 'mean' is taken by Mean (anyformer). Choose another kind for Mine."
+    assert module.startswith("anyformer.parts.pools")
+
+
+def test_of_two_classes_of_a_kind_the_one_outside_the_package_is_to_be_renamed() -> None:
+    """A built-in kind that the stored catalogue lacks is found after a user's class has taken its name."""
+
+    class First(PoolSpec, kind="in_both"):
+        def build(self, site: Any) -> Any:
+            return None
+
+    try:
+        with pytest.raises(SpecError) as caught:
+            type(
+                "Second", (PoolSpec,), {"__module__": "anyformer.parts.pools.new", "build": First.build}, kind="in_both"
+            )
+    finally:
+        PoolSpec.kinds.pop("in_both")
+    text = f"First ({__file__}): the kind 'in_both' is taken by Second (anyformer). Choose another kind for First."
+    assert str(caught.value) == text
+
+
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
@@ -103,6 +141,8 @@ def test_a_kind_is_refused_twice() -> None:
         ("dropout", float("nan"), "expected a finite number"),
         ("stack", "deep", "expected a table, got 'deep'"),
         ("stack", [], "expected a table"),
+        ("head", "tied", "expected a table, got 'tied'. Write head.kind=tied"),
+        ("head", "teid", "no HeadSpec is called 'teid'. Did you mean 'tied'?"),
         ("head", {"kind": 3}, "expected kind"),
         ("head", {}, "say which one"),
     ],
@@ -130,6 +170,17 @@ def test_a_part_that_cannot_be_is_named_with_its_path(part: dict[str, Any], comp
     (problem,) = problems(changed(stack=stack))
     assert problem.startswith("stack.blocks.layer.branches[0].part")
     assert complaint in problem
+
+
+def test_a_key_of_another_kind_is_refused_with_that_kind() -> None:
+    (problem,) = problems(changed(head={"kind": "tied", "rest": 3}))
+    assert "head.rest: Tied has no such key." in problem
+    assert problem.endswith("It is a key of adaptive_softmax: write head.kind=adaptive_softmax as well.")
+
+
+def test_a_key_of_many_kinds_is_refused_with_some_of_them() -> None:
+    with pytest.raises(SpecError, match=r"It is a key of (\w+, ){5}\.\.\.: write part\.kind=KIND as well\.$"):
+        decode(PartSpec, {"kind": "mlp", "heads": 2}, "part")
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -208,7 +208,7 @@ def test_lines_and_long_stretches_of_held_out_text_in_training_are_told() -> Non
     apart = Item(Record("\n".join(lines[400:420]), where="apart"), "valid")
     assert not findings(Overlap(), [*train, apart])
     copied = Item(Record("\n".join([*lines[400:415], *lines[33:38]]), where="copied"), "valid")
-    assert "5 of 20 lines (25.0%)" in (finding := the_only(Overlap(), [*train, copied])).text
+    assert "5 of 20 lines of 40 or more letters (25.0%)" in (finding := the_only(Overlap(), [*train, copied])).text
     assert finding.where == ("copied",) and "letters in stretches" in finding.text
     flowing = Item(Record(" ".join([*lines[400:415], *lines[33:38]]), where="flowing"), "valid")
     assert "lines" not in (finding := the_only(Overlap(), [*train, flowing])).text and "stretches" in finding.text

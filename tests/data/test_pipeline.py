@@ -67,7 +67,7 @@ def test_documents_are_stored_whole_each_with_its_end(tmp_path: Path) -> None:
     side, end = prepared.split("train").sides["tokens"], prepared.words.eos
     assert text_of(prepared, "train") == ["abcdefghij", "xyz"]
     assert [side[sample].tolist().count(end) for sample in range(2)] == [1, 1]
-    assert prepared.counts["train"] == {"tokens": 15, "samples": 2, "documents": 2, "empty": 0, "long": 0}
+    assert prepared.counts["train"] == {"tokens": 15, "samples": 2, "documents": 2, "empty": 0, "long": 0, "lost": 0}
 
 
 def test_pieces_of_one_text_are_one_document_where_they_are_in_one_split(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_pairs_lose_their_ends_and_are_counted(tmp_path: Path) -> None:
     assert text_of(prepared, "train", "source") == ["abc", "gh"]
     assert text_of(prepared, "train") == ["uv", "wxy"]
     assert prepared.packing == Bucket()
-    assert {name: prepared.counts["train"][name] for name in ("documents", "empty", "long")} == {
-        "documents": 2, "empty": 1, "long": 2,
+    assert {name: prepared.counts["train"][name] for name in ("documents", "empty", "long", "lost")} == {
+        "documents": 2, "empty": 1, "long": 2, "lost": 4,
     }  # fmt: skip
 
 

@@ -115,11 +115,18 @@ def run(block: CodeBlock, module: types.ModuleType, *, slow: bool) -> None:
         Path(block.file).write_text(block.text, encoding="utf-8")
         if block.file.endswith(".py"):
             discovery.import_file(block.file)
+            build_with_defaults(Path(block.file).stem)
     elif block.language == "python":
         exec(compile(block.text, "guide", "exec"), module.__dict__)
     for command in block.commands:
         if slow or not SLOW.search(command):
             assert main(shlex.split(command, comments=True)[1:]) == 0, command
+
+
+def build_with_defaults(module: str) -> None:
+    """A default outside the range of its field fails here."""
+    kinds = [cls for family in Spec.__subclasses__() for cls in family.kinds.values() if cls.__module__ == module]
+    assert kinds and all(cls.examples() for cls in kinds), f"{module}.py defines no kind"
 
 
 def run_document(document: str, module: types.ModuleType, *, slow: bool) -> None:

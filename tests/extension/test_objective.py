@@ -12,6 +12,7 @@ from tests.evaluation.runs import ONE, file
 
 from anyformer.cli.main import main
 from anyformer.core.discovery import discover
+from anyformer.errors import SpecError
 from anyformer.evaluation.metrics.metric import Metric
 from anyformer.objectives.objective import Objective
 from anyformer.run import Run, train
@@ -69,6 +70,30 @@ def test_an_objective_that_lacks_a_method_is_reported_with_the_name_of_the_metho
     (tmp_path / f"lacks_{method}.py").write_text(broken)
     assert main(["--import", str(tmp_path / f"lacks_{method}.py"), "parts", "last_word"]) == 2
     assert f"LastWord: every Objective defines {method}, and this class does not." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("serves", "complaint"),
+    [
+        ('("generat",)', "LastWord: serves names 'generat', which no trained model can do. Did you mean 'generate'?"),
+        ('"generate"', """LastWord: serves must be a tuple, got 'generate'. Write serves = ("generate",)."""),
+    ],
+)
+def test_an_objective_that_serves_no_verb_is_refused_at_its_import(
+    serves: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
+    (tmp_path / "mistyped_verb.py").write_text(code.replace('serves = ("generate",)', f"serves = {serves}"))
+    assert main(["--import", str(tmp_path / "mistyped_verb.py"), "parts", "last_word"]) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_mistyped_metric_is_refused_before_training(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Objective.kinds["last_word"], "metrics", ("likelihod",))
+    settings = (*ONE, "model.preset=small", "objective.kind=last_word", "data.packing=bucket", "train.steps=3")
+    with pytest.raises(SpecError, match=r"LastWord: metrics .*'likelihod'.* Did you mean 'likelihood'\?"):
+        train(file("texts"), *settings, out=outside / "run", cache=outside / "cache")
+    assert not (outside / "run").exists()
 
 
 def test_the_guide_names_every_kind_of_metric() -> None:

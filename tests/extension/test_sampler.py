@@ -54,3 +54,18 @@ def test_a_sampler_is_taken_by_evaluate(folder: Path) -> None:
 def test_a_filter_beside_a_sampler_without_filters_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "run", "the cat", "sampler.kind=least_likely", "sampler.top_p=0.5"]) == 2
     assert "sampler.top_p: the sampler 'least_likely' takes no filters" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_field_without_its_sampler_is_refused_with_the_kind_to_write(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "run", "the cat", "sampler.rank=2"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "sampler.rank: Sample has no such key." in error and "temperature, top_k, top_p" in error
+    assert "It is a key of least_likely: write sampler.kind=least_likely as well." in error
+
+
+def test_the_kind_of_a_sampler_may_stand_behind_its_fields(folder: Path) -> None:
+    words = ("generate", "run", "the cat", "--max-new", "3", "--json")
+    kind, rank = "sampler.kind=least_likely", "sampler.rank=2"
+    assert run(*words, rank, kind) == run(*words, kind, rank) != run(*words, kind)

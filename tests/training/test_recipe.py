@@ -102,6 +102,13 @@ def test_a_recipe_holds_the_sections_of_a_run_and_survives_its_own_data() -> Non
     assert anyformer.load("small") == load("small")
 
 
+def test_a_key_that_another_kind_has_is_not_sent_to_another_section() -> None:
+    """`size` is a key of Muon, but whoever writes it for a tokenizer means the size of a vocabulary."""
+    overrides = ["optimizer.kind=muon", "data.source.kind=python_topics", "data.tokenizer.kind=byte"]
+    with pytest.raises(SpecError, match=r"tokenizer.size: Byte has no such key.*It is a key of bpe, "):
+        load_recipe("small", [*overrides, "data.tokenizer.size=500"])
+
+
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
@@ -110,6 +117,8 @@ def test_a_recipe_holds_the_sections_of_a_run_and_survives_its_own_data() -> Non
         ("model.stack.depth=2.5", "model.stack.depth: expected a whole number, got 2.5."),
         ("model.vocab=many", "model.vocab: expected a whole number, got 'many'."),
         ("model.droput=0.1", "model.droput: Decoder has no such key. Did you mean 'dropout'?"),
+        ("model=gpt2", "model: expected a table, got 'gpt2'. Write model.preset=gpt2"),
+        ("optimizer=lion", "optimizer: expected a table, got 'lion'. Write optimizer.kind=lion"),
         ("modle.dim=3", "modle: Recipe has no such key. Did you mean 'model'?"),
         ("dim=3", "dim belongs to model: write model.dim."),
         ("model.depth=3", "depth belongs to model.stack: write model.stack.depth."),

@@ -143,7 +143,9 @@ def _globals(
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--import", metavar="FILE", help="Import a Python file that registers your own kinds. Goes before the verb."
+            "--import",
+            metavar="FILE",
+            help="Import a Python file that registers your own kinds. Goes before the verb; may be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -170,7 +172,10 @@ def _report(error: Exception) -> int:
     if isinstance(error, UsageError):
         usage: Any = error
         if text := usage.format_message():  # empty if a group of verbs has just printed its help
-            complain(text, f"Help: {usage.ctx.command_path if usage.ctx else 'anyformer'} --help")
+            path = usage.ctx.command_path if usage.ctx else "anyformer"
+            if "No such option" in text and "--import" in text:
+                text = f"--import goes before the verb: anyformer --import FILE {path.partition(' ')[2]} ..."
+            complain(text, f"Help: {path} --help")
         return 2
     if isinstance(error, OSError) and (known := of_os_error(error)):
         return _report(known)

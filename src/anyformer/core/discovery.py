@@ -19,6 +19,7 @@ from typing import Any
 
 from anyformer.errors import SpecError
 
+PACKAGE = "anyformer"
 PARTS = "anyformer.parts"
 PACKAGES = (
     PARTS, "anyformer.models", "anyformer.data", "anyformer.objectives", "anyformer.optim", "anyformer.generation",
@@ -69,6 +70,12 @@ def _modules() -> Mapping[tuple[str, str], str]:
     """Family and kind -> the module that defines it."""
     classes = catalogue()["classes"].values()
     return {(row["family"], row["kind"]): row["module"] for row in classes if row["kind"]}
+
+
+def built_in_class(family: str, kind: str) -> str | None:
+    """The name of the class of a built-in kind, imported or not; None if the catalogue does not have the kind."""
+    rows = catalogue()["classes"].items()
+    return next((name for name, row in rows if (row["family"], row["kind"]) == (family, kind)), None)
 
 
 def import_kind(family: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from anyformer.core.spec import Spec, default_of, hints_of
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string"}
 _WORDS = {**_PLAIN, bool: "true or false"}
-_SIGNS = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
+_SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(bounds: Range | None) -> dict[str, float]:
-    limits = (bounds.low, bounds.high, bounds.above, bounds.below) if bounds else ()
+    limits = (bounds.low, bounds.above, bounds.high, bounds.below) if bounds else ()
     return {name: limit for name, limit in zip(_SIGNS, limits, strict=False) if limit is not None}
 
 

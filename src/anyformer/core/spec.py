@@ -6,7 +6,8 @@ A direct subclass of `Spec` opens a family (parts, norms, masks, ...); a subclas
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from inspect import getattr_static, isfunction, unwrap
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
@@ -22,12 +23,15 @@ from cattrs import (
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
-from anyformer.core.discovery import import_kind
+from anyformer.core.discovery import PACKAGE, built_in_class, import_kind
 from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, shown, strict_converter
 from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
 
 S = TypeVar("S", bound="Spec")
+
+KINDS_SHOWN = 5
+"""Kinds that have a key, as many as a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +56,7 @@ class Spec:
             cls.family, cls.kinds = cls, {}
         if kind is None:
             return
-        if kind in cls.kinds:
-            raise SpecError(f"{cls.__name__}: the kind {kind!r} is taken by {cls.kinds[kind].__name__}.")
+        _refuse_taken(cls, kind)
         if missing := [name for name in _abstract_methods(cls) if name not in cls.optional]:
             family = cls.family
             raise SpecError(
@@ -119,6 +122,30 @@ class Spec:
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
 
 
+def _refuse_taken(cls: type[Spec], kind: str) -> None:
+    """SpecError if another class has this kind: one that is registered, or a built-in one that is not imported yet.
+    The class outside this package is the one to be renamed, whichever was imported first."""
+    renamed, other = cls, cls.kinds.get(kind)
+    if other is not None and _place(cls) == PACKAGE:
+        renamed, other = other, cls
+    name, place = (other.__name__, _place(other)) if other is not None else (None, PACKAGE)
+    if name is None and _place(cls) != PACKAGE == _place(cls.family):
+        name = built_in_class(cls.family.__name__, kind)
+    if name is not None:
+        raise SpecError(
+            f"{renamed.__name__} ({_place(renamed)}): the kind {kind!r} is taken by {name} ({place}). "
+            f"Choose another kind for {renamed.__name__}."
+        )
+
+
+def _place(cls: type[Spec]) -> str:
+    """The name of this package for its own classes, and the file of any other class."""
+    module = sys.modules.get(cls.__module__)
+    if cls.__module__.partition(".")[0] == PACKAGE:
+        return PACKAGE
+    return (module and module.__dict__.get("__file__")) or cls.__module__
+
+
 def _abstract_methods(cls: type[Spec]) -> list[str]:
     """The names of methods and properties whose only statement is `raise NotImplementedError`."""
     members = {name: getattr_static(cls, name) for name in dir(cls)}
@@ -143,10 +170,19 @@ def kind_of(family: type[S], kind: str) -> type[S]:
     if kind not in family.kinds:
         family.load_kind(kind)
     if kind not in family.kinds:
-        hint = "For a kind of your own, load its file first: anyformer --import FILE, or torch_part(...) in Python."
         name = family.family.__name__
+        wrapped = ", or torch_part(...) in Python" if name == "PartSpec" else ""
+        hint = f"For a kind of your own, load its file first: anyformer --import FILE{wrapped}."
         raise SpecError(f"no {name} is called {kind!r}.{did_you_mean(kind, family.kinds)} {hint}")
     return cast(type[S], family.kinds[kind])
+
+
+class _NameForTable(SpecError):
+    """The name of a kind where its table is expected."""
+
+    def __init__(self, kind: str):
+        super().__init__(f"expected a table, got {kind!r}.")
+        self.kind = kind
 
 
 _CONVERTER = strict_converter()
@@ -162,6 +198,8 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
             return value
         if cls.by_name and isinstance(value, str):
             value = {"kind": value}
+        if isinstance(value, str) and structure is None:
+            raise _NameForTable(kind_of(cls, value).kind)
         if not isinstance(value, Mapping):
             raise SpecError(f"expected a table, got {value!r}.")
         kind = value.get("kind", cls.kind)
@@ -185,18 +223,32 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
     if isinstance(error, ClassValidationError | IterableValidationError):
         for inner in error.exceptions:
             yield from _problems(inner, join_path(path, _key(inner)))
+    elif isinstance(error, _NameForTable):
+        yield Problem(path, f"{error} Write {join_path(path, 'kind')}={error.kind}")
     elif isinstance(error, SpecError):
         yield from (problem.under(path) for problem in error.problems)
     elif isinstance(error, ForbiddenExtraKeysError):
-        known = [field.name for field in fields(error.cl)]
-        for name in sorted(error.extra_fields):
-            yield Problem(join_path(path, name), f"{error.cl.__name__} has no such key.{did_you_mean(name, known)}")
+        yield from (no_such_key(error.cl, name, path) for name in sorted(error.extra_fields))
     elif isinstance(error, KeyError):
         yield Problem(path, "is missing.")
     elif isinstance(error, StructureHandlerNotFoundError):
         raise error
     else:
         yield Problem(path, str(error))
+
+
+def no_such_key(cls: type[Spec], name: str, path: str, more: Iterable[str] = ()) -> Problem:
+    """The problem of a key that a class does not have, with the other kinds of its family that have it. `more`: keys
+    that are allowed beside the fields."""
+    known = [*(field.name for field in fields(cls)), *more]
+    text = f"{cls.__name__} has no such key.{did_you_mean(name, known)}"
+    if cls.kind:
+        cls.load_kind("")
+        kinds = sorted(kind for kind, other in cls.kinds.items() if name in (field.name for field in fields(other)))
+        listed = f"{', '.join(kinds[:KINDS_SHOWN])}{', ...' if len(kinds) > KINDS_SHOWN else ''}"
+        choice = kinds[0] if len(kinds) == 1 else "KIND"
+        text += f" It is a key of {listed}: write {join_path(path, 'kind')}={choice} as well." if kinds else ""
+    return Problem(join_path(path, name), text)
 
 
 def _key(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, Spec
+from anyformer.core.fields import did_you_mean
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.preparation.contents import Contents
@@ -99,6 +100,15 @@ class Objective(Spec):
     """True if the loss is a sum over `Batch.weight` or `RowLabels.weight`, so that rows of weight 0 can be added."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
+        for name, value, example in (("serves", cls.serves, "generate"), ("metrics", cls.metrics, "likelihood")):
+            if isinstance(value, str):
+                raise SpecError(
+                    f'{cls.__name__}: {name} must be a tuple, got {value!r}. Write {name} = ("{example}",).'
+                )
+        for verb in cls.serves:
+            if verb not in SUGGESTIONS:
+                known = did_you_mean(verb, SUGGESTIONS)
+                raise SpecError(f"{cls.__name__}: serves names {verb!r}, which no trained model can do.{known}")
         methods = {"classify": "predict", "fill": "fill"}
         cls.optional = tuple(method for verb, method in methods.items() if verb not in cls.serves)
         super().__init_subclass__(kind)

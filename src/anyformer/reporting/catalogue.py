@@ -102,7 +102,8 @@ def select(
         entries = [entry for entry in entries if entry.kind == kind]
         if not entries:  # without the list of known kinds, which has more than a hundred
             guess = f" Did you mean {' or '.join(near)}?" if near else ""
-            raise SpecError(f"no part is called {kind!r}.{guess} All of them: anyformer parts")
+            hint = f"For a kind of your own: anyformer --import FILE parts {kind}"
+            raise SpecError(f"no part is called {kind!r}.{guess} All of them: anyformer parts. {hint}")
     return list(entries)
 
 

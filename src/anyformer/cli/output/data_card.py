@@ -123,7 +123,10 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     yield "splits", "  ".join(f"{name} {count:,}" for name, count in counts.items()) + f"  ({how})"
     train = diagnosis.splits.get("train", 0)
     copies = f"{diagnosis.overlap:,} training records ({share(diagnosis.overlap, train)}) are also held out: left out"
-    yield "overlap", copies if diagnosis.overlap else "none: no held-out text is also a training text"
+    none = "none: no held-out text is also a training text"
+    in_parts = any(finding.check == "overlap" for finding in diagnosis.findings)
+    others = "no whole records, but parts of held-out texts are in training: see the warning" if in_parts else none
+    yield "overlap", copies if diagnosis.overlap else others
 
 
 def _shown_options(source: SourceSpec) -> dict[str, Any]:

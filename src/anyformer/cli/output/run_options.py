@@ -20,6 +20,7 @@ from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import assign, parse_override, split
 from anyformer.core.schema import describe
+from anyformer.core.spec import no_such_key
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_of
 from anyformer.errors import CheckpointError, Problem, SpecError
@@ -114,17 +115,20 @@ def generation_config(
 def _sampler(settings: Mapping[str, Any]) -> Sampler:
     """A sampler from its fields, and from filters by name, such as `sampler.top_p=0.9`."""
     discover()
-    fields = {option.name for kind in Sampler.kinds.values() for option in describe(kind)} | {"kind"}
-    tree: dict[str, Any] = {"kind": "sample"}
+    if "" in settings:  # sampler=NAME
+        decode(Sampler, settings[""], "sampler")
+    tree: dict[str, Any] = {"kind": settings.get("kind", "sample")}
+    chosen = Sampler.kinds.get(tree["kind"]) if isinstance(tree["kind"], str) else None
+    fields = {option.name for option in describe(chosen)} if chosen else set()
     filters: list[Filter] = []
     for key, value in settings.items():
         if key in Filter.kinds:
             filters.append(_filter(key, value))
-        elif key.split(".")[0] in fields:
+        elif chosen is None or key.split(".")[0] in fields | {"kind"}:
             assign(tree, key, value)
         else:
-            text = f"no such setting.{did_you_mean(key, fields | set(Filter.kinds))}"
-            raise SpecError(problems=[Problem(f"sampler.{key}".rstrip("."), text)])
+            problem = no_such_key(chosen, key, "sampler", Filter.kinds if "filters" in fields else ())
+            raise SpecError(problems=[problem])
     sampler = decode(Sampler, tree, "sampler")
     if not filters:
         return sampler

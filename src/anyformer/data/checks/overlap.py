@@ -88,8 +88,11 @@ class OverlapSearch:
                 edges[STRETCH:] -= hits
                 hits = edges.cumsum(dtype=np.int32)[:-STRETCH] > 0
             if hits.sum() > limit * len(hits):
-                what = f"letters in stretches of {STRETCH} or more" if kind == "stretches" else kind
-                parts.append(part(int(hits.sum()), len(hits), what))
+                units = {
+                    "lines": f"lines of {self._check.line} or more letters",
+                    "stretches": f"letters in stretches of {STRETCH} or more",
+                }
+                parts.append(part(int(hits.sum()), len(hits), units.get(kind, kind)))
                 records.update(held_out.records(kind)[hits].tolist())
         if parts:
             text = "held-out text stands in training, too, but for case, digits, spaces and punctuation"

@@ -101,15 +101,18 @@ class Encoded(NamedTuple):
     """Records that are left out, since one of their sides has no token."""
     long: int
     """Records that are longer than the context."""
+    lost: int
+    """Tokens of long records that are left out, since a row of its own has no room for them."""
     goes_on: NDArray[np.bool_]
     """For each record, whether its text goes on in the next one."""
 
     def counts(self) -> dict[str, int]:
-        """Number of tokens of each side, of samples and of documents, and of records that were left out or are long."""
+        """Number of tokens of each side, of samples and of documents, of records that were left out or are long, and of
+        tokens that long ones lost."""
         counts = {side: len(texts.tokens) for side, texts in self.sides.items()}
         joined = int(self.goes_on.sum())
         counts |= {"samples": len(self.sides["tokens"].lengths) - joined, "documents": self.documents - joined}
-        return counts | {"empty": self.empty, "long": self.long}
+        return counts | {"empty": self.empty, "long": self.long, "lost": self.lost}
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,9 @@ class RecordEncoder:
             if wrong := [token for token in (tokens.min(initial=0), tokens.max(initial=0)) if not 0 <= token < size]:
                 raise DataError(f"{name}: the tokenizer gave id {wrong[0]}, outside its vocabulary of {size}.")
         long = int(np.logical_or.reduce(list(over.values())).sum())
-        return Encoded(sides, numbers, len(records), len(present) - len(records), long, joined[present])
+        lengths = chain.from_iterable(map(len, column) for column in columns.values()) if self.truncates else ()
+        lost = sum(max(0, length - self.longest) for length in lengths)
+        return Encoded(sides, numbers, len(records), len(present) - len(records), long, lost, joined[present])
 
     def _ids(self, records: list[Record], side: str) -> list[list[int]]:
         if self.contents.chat:

@@ -6,12 +6,13 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import ClassVar
 
-from anyformer.core import Spec
+from anyformer.core import Spec, kind_of
 from anyformer.data.record import Record
+from anyformer.errors import SpecError
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.inference.record_batches import checked
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
-from anyformer.objectives.objective import Predictor
+from anyformer.objectives.objective import Objective, Predictor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,3 +65,13 @@ class Metric(Spec):
     def missing(self) -> bool:
         """True if a module that it needs is not installed."""
         return self.needs is not None and find_spec(self.needs) is None
+
+
+def check_metrics(objective: Objective) -> None:
+    """SpecError if the objective, or one that it combines, names a metric that does not exist."""
+    for part in objective.parts:
+        for kind in part.metrics:
+            try:
+                kind_of(Metric, kind)
+            except SpecError as error:
+                raise SpecError(f"{type(part).__name__}: metrics names {kind!r}: {error}") from None

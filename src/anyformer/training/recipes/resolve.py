@@ -25,6 +25,7 @@ from anyformer.data.sources.named_source import Extent, is_data, measure, peek, 
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
+from anyformer.evaluation.metrics.metric import check_metrics
 from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
 from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
@@ -207,6 +208,7 @@ def check_model(recipe: Recipe) -> None:
     if not recipe.model.learns:
         text = f"the weights of a {recipe.model.kind} model cannot be trained. Train the run that it was made from."
         raise SpecError(problems=[Problem("model.kind", text)])
+    check_metrics(recipe.objective)
     spec, context = _adapted(recipe), recipe.data.context
     with at("model"):
         model = spec.build(device="meta")
@@ -324,8 +326,7 @@ def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayer
 
 def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
     """Values that follow from the data, for keys that neither a file nor the command line sets."""
-    known: Tree = {}
-    model = document.data["model"]
+    known, model = Tree(), document.data["model"]
     for stack in kind_of(ModelSpec, str(model.get("kind"))).stack_paths:
         key = f"model.{stack}.vocab" if stack else "model.vocab"
         if document.origin(key) == DEFAULT or document.origin(key).startswith(("preset ", DERIVED)):

@@ -87,6 +87,8 @@ def overridden(document: TomlLayers, overrides: Sequence[str]) -> TomlLayers:
             document = document.with_value(f"{key}.kind", value)
         elif split(key) == ["model", "preset"]:
             document = of_preset(value).on(document.without("model"))
+        elif split(key) == ["model"] and value in preset_names():
+            raise SpecError(f"model: expected a table, got {value!r}. Write model.preset={value}")
         else:
             document = document.with_value(key, value)
     _check_format(document.data, COMMAND_LINE)
@@ -270,7 +272,12 @@ def _strays(recipe_class: type[Spec], data: Tree) -> Iterator[tuple[str, str]]:
     for path, cls, table in recipe_tables:
         known = {field.name for field in fields(cls)} | {"kind"}
         for key in (key for key in table if key not in known and key in homes):
-            nearest = sorted(homes[key], key=lambda home: len(split(home)))[:3]
+            fits_kind = any(key in (field.name for field in fields(other)) for other in cls.kinds.values() if cls.kind)
+            # With another kind the key would be right where it is, so a section far away is no better guess.
+            near = [home for home in homes[key] if not fits_kind or home.startswith(f"{path}.")]
+            nearest = sorted(near, key=lambda home: len(split(home)))[:3]
+            if not nearest:
+                continue
             places = [f"{home}.{key}" if home else key for home in nearest]
             sections = " or ".join(home or "the top" for home in nearest)
             yield f"{path}.{key}" if path else key, f"{key} belongs to {sections}: write {' or '.join(places)}."

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from anyformer.core import Spec
-from anyformer.core.readable_numbers import counted
+from anyformer.core.readable_numbers import counted, part
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
@@ -50,6 +50,8 @@ from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, alone,
 from anyformer.training.runs.starting import StartingPoint
 
 RUNS = Path("runs")
+MOST_LOST = 0.01
+"""Share of the training tokens that long texts may lose without a message."""
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
 """Keys that do not change the results of a run: they may differ when it is resumed."""
 EXTENDABLE = ("train.steps", "train.stop")
@@ -339,13 +341,20 @@ def _overfitting(progress: Progress, budget: Budget) -> str:
 
 
 def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
-    """Logs what may surprise the user about the data: removed copies, no validation, fewer tokens than a batch."""
-    tokens, batch_tokens = prepared.counts["train"].get("tokens", 0), recipe.train.batch_tokens
+    """Logs what may surprise the user about the data: removed copies, texts that were cut, no validation, fewer tokens
+    than a batch."""
+    counts, batch_tokens = prepared.counts["train"], recipe.train.batch_tokens
+    tokens, lost = counts.get("tokens", 0), counts.get("lost", 0)
     if copies := prepared.manifest.facts["copies_of_held_out_texts"]:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
         watcher.log(f"{texts} of validation or test texts, and left out. More: anyformer data")
     for warning in prepared.manifest.facts["warnings"]:
         watcher.log(f"{warning} More: anyformer data")
+    everything = tokens + counts.get("source", 0) + lost
+    if lost > MOST_LOST * everything:
+        text = f"{part(lost, everything, 'training tokens')} are left out: {counted(counts['long'], 'texts')} longer"
+        other = ", or use data.packing=pack, which reads texts whole" if prepared.contents.plain else ""
+        watcher.log(f"{text} than data.context={prepared.context} lost the end. Raise it{other}.")
     if not prepared.counts.get("valid", {}).get("samples"):
         watcher.log("there is no validation data, so overfitting cannot be seen. Raise data.valid, or use more data.")
     if batch_tokens > tokens:
