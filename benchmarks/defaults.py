@@ -184,6 +184,8 @@ def main() -> None:
     if options.table:
         print("\n".join(table(rows)))
         return
+    if options.data is None:
+        parser.error("--data FOLDER is missing")
     done = {(row["data"], row["seed"], row["device"]) for row in rows}
     wanted = [(name, seed) for name in options.items for seed in options.seeds]
     with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(options.jobs) as pool:
