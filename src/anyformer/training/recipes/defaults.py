@@ -156,7 +156,7 @@ RULES: tuple[Rule, ...] = (
         forms=("classes",),
         up_to=4 * MILLION,
         title="texts with labels",
-        why="words and pairs of words, weighted by attention, learn in seconds; `evaluate` shows a bag of words beside them",
+        why="words and pairs of words, weighted by attention, learn in seconds; `evaluate` compares a bag of words",
         preset="bag-of-n-grams",
         sections={**_LABELS, "train": {"batch_tokens": 4096}},
         context=512,
@@ -167,7 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         forms=("classes", "numbers"),
         title="many texts with labels",
-        why="words and pairs of words, weighted by attention, learn in minutes; `evaluate` shows a bag of words beside them",
+        why="words and pairs of words, weighted by attention, learn in minutes; `evaluate` compares a bag of words",
         preset="bag-of-n-grams",
         sections={**_LABELS, "train": {"batch_tokens": 8192}},
         context=512,
