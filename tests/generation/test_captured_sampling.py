@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from anyformer.generation.accelerate import captured_stepper, cpu_trace
 from anyformer.generation.accelerate.captured_stepper import CapturedRound, CapturedRounds, CapturedStepper
-from anyformer.generation.engine import Engine, Request, compiling_decoding_pays
+from anyformer.generation.engine import Engine, Request, compiling_decoding_pays, triton_pays
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.logit_bias import LogitBias
 from anyformer.generation.samplers.min_p import MinP
@@ -228,3 +228,8 @@ def test_only_long_calls_are_worth_compiling(prompts: int, length: int, compiles
     engine = Engine(writer(), max_len=128, batch=1)
     steps = engine.predicted_steps([Request(prompt=[1])] * prompts, length, engine.batch)
     assert compiling_decoding_pays(steps, layers=6) == compiles
+
+
+@pytest.mark.parametrize(("steps", "pays"), [(100, False), (10_000, False), (30_000, True)])
+def test_only_many_steps_are_worth_the_kernels(steps: int, pays: bool) -> None:
+    assert triton_pays(steps, layers=4) == pays

@@ -10,6 +10,7 @@ from tests.generation.small import translator, writer
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from anyformer.generation import engine as engines
 from anyformer.generation.accelerate import captured_stepper
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds
 from anyformer.generation.beam import beam_search
@@ -26,6 +27,7 @@ from anyformer.generation.samplers.sampler import Sampler
 from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.generation.samplers.typical import Typical
+from anyformer.models.stack import layer_count
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,7 +35,7 @@ pytestmark = [
 ]
 FILTERS = (LogitBias(bias={"3": 1.0}), RepetitionPenalty(penalty=1.1), TopK(k=20), TopP(p=0.95))
 BOLD = Sample(temperature=4.0, filters=FILTERS)
-steps = pytest.mark.parametrize("steps", ["graph", pytest.param("compiled_graph", marks=pytest.mark.compile)])
+steps = pytest.mark.parametrize("steps", ["graph", pytest.param("compiled_graph", marks=pytest.mark.compile), None])
 
 
 @pytest.fixture(autouse=True)
@@ -169,3 +171,11 @@ def test_two_decodings_of_one_shape_do_not_meet() -> None:
         for row, chunk in zip(tokens, chunks, strict=True):
             row += chunk.tokens
     assert [tuple(row) for row in tokens] == expected
+
+
+def test_an_engine_uses_the_kernels_once_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "KERNELS_COMPILE_S", 30 * layer_count(writer()) * engines.KERNELS_GAIN_S)
+    here, there = Engine(writer(), max_len=40), Engine(writer().cuda(), max_len=40)
+    for uses_triton in (False, True):  # after 20 steps, and after 40
+        assert there.generate(requests(3), max_new=20) == here.generate(requests(3), max_new=20)
+        assert there._torch_kernels != uses_triton

@@ -32,3 +32,7 @@ def test_kernels_run_on_nvidia_and_not_on_rocm(check: Callable[[], bool], monkey
         for hip, runs in ((None, True), ("6.0", False)):
             monkeypatch.setattr(torch.version, "hip", hip)
             assert check() == runs
+            with devices.torch_kernels():
+                assert not check()
+            with devices.torch_kernels(only=False):
+                assert check() == runs

@@ -36,7 +36,7 @@ from anyformer.generation.decoding import (
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sampler import Sampler, SamplingHistory, SamplingStrategy
 from anyformer.models.stack import layer_count
-from anyformer.ops.devices import on_gpu
+from anyformer.ops.devices import on_gpu, torch_kernels
 
 _ROOM_STEP, _SOURCE_STEP = 64, 32
 """Positions of a state, and tokens of a source in a captured step, are a multiple of this, so that there are few shapes
@@ -50,6 +50,11 @@ DECODE_GAIN_S = 1.5e-5
 NVIDIA H200 with torch 2.11 (docs/experiments.md, "When compiling pays")."""
 BATCH_SIZES = 3
 """Batch sizes of a call: batches shrink as rows finish."""
+KERNELS_COMPILE_S, KERNELS_GAIN_S = 3.5, 5e-5
+"""Seconds that Triton takes for the kernels of reading and of a step, if its cache has none of them, and seconds that
+these kernels save in each layer of a step (docs/experiments.md, "When compiling pays")."""
+TOKENS_LIKE_A_STEP = 64
+"""Tokens of a prompt in which these kernels save as much as in a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ class Engine:
 
     `batch`: the most rows at a time; by the device if None. `steps`: how the model is called for each token: eagerly,
     or in CUDA graphs, compiled or not. If None, eagerly on a CPU and in CUDA graphs on a GPU, which are compiled in
-    calls that are long enough to gain from it.
+    calls that are long enough to gain from it; Triton's kernels are used after enough steps to gain from them.
     """
 
     def __init__(
@@ -95,11 +100,12 @@ class Engine:
         for name, value in (("max_len", max_len), ("batch", self.batch)):
             if value < 1:
                 raise SpecError(problems=[Problem(name, f"must be at least 1, got {value}.")])
-        self._compiles_long_calls = gpu and steps is None
+        self._chooses = gpu and steps is None
         steps = steps or ("graph" if gpu else "eager")
         if steps != "eager" and not gpu:
             raise SpecError(problems=[Problem("steps", f"{steps!r} needs a GPU; use 'eager' on {self.device}.")])
         self.captured = None if steps == "eager" else CapturedRounds(model, compiled=steps == "compiled_graph")
+        self._steps_so_far, self._torch_kernels = 0, False
         self._step = traced_step(model)
         # an encoder-decoder may have two vocabularies; the encoder's is the first
         self._vocabularies = [_rows(module) for module in model.modules() if isinstance(module, Embedding)] or [None]
@@ -108,6 +114,11 @@ class Engine:
     def _compiled(self) -> CapturedRounds:
         """Captured rounds for calls that are long enough to gain from compiling."""
         return CapturedRounds(for_writing(self.model), compiled=True)
+
+    @cached_property
+    def _plain(self) -> CapturedRounds:
+        """Captured rounds of torch's kernels, while an engine has run too few steps to gain from ours."""
+        return CapturedRounds(self.model, compiled=False, triton=False)
 
     @torch.no_grad()
     def prefill(
@@ -122,9 +133,9 @@ class Engine:
             text = "is missing, and this model has an encoder. Pass Request(source=[...]) with the encoder's token ids."
             raise SpecError(problems=[Problem("source", text)])
         prompts = [self.begin(prompt) for prompt in prompts]
-        memory = None if sources is None else self._encode(sources)
         room = self.rounded_room(self.max_len if room is None else room)
         tokens, lengths = _padded(prompts, self.device)
+        self._steps_so_far += tokens.numel() // TOKENS_LIKE_A_STEP
         longest, aligned = tokens.shape[1], min(map(len, prompts)) == tokens.shape[1]
         positions = torch.arange(longest, device=self.device).expand_as(tokens)
         frame = Frame(
@@ -133,9 +144,11 @@ class Engine:
             marks=ReadingMarks(prefix=lengths),
             layout=AlignedCursor(0) if aligned else RaggedCursor(longest),
         )
-        out = self.model(tokens, frame, self.model.init_state(len(prompts), room, memory), logits=False)
-        last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
-        logits = self.model.logits(last, Frame(positions=(lengths - 1)[:, None]))
+        with torch_kernels(self._torch_kernels and not triton_pays(self._steps_so_far, layer_count(self.model))):
+            memory = None if sources is None else self._encode(sources)
+            out = self.model(tokens, frame, self.model.init_state(len(prompts), room, memory), logits=False)
+            last = out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)
+            logits = self.model.logits(last, Frame(positions=(lengths - 1)[:, None]))
         if logits.dim() != 3:
             raise SpecError("the model's head gives no logits for each token. Generate with a language-model head.")
         return Decoding(out.state, lengths, logits[:, 0], room, longest, aligned)
@@ -150,8 +163,14 @@ class Engine:
         """A stepper without rows. `steps`: the length of a captured round; `total`: predicted steps of the call."""
         if self.captured is None or strategy.waits:
             return EagerStepper(self._step, strategy)
-        compiles = self._compiles_long_calls and compiling_decoding_pays(total, layer_count(self.model))
-        return CapturedStepper(self._compiled if compiles else self.captured, strategy, steps)
+        rounds, layers = self.captured, layer_count(self.model)
+        self._steps_so_far += total
+        if self._chooses and compiling_decoding_pays(total, layers):
+            rounds = self._compiled
+        elif self._chooses and not triton_pays(self._steps_so_far, layers):
+            rounds = self._plain
+        self._torch_kernels = not rounds.triton
+        return CapturedStepper(rounds, strategy, steps)
 
     def predicted_steps(self, requests: Sequence[Request], max_new: int, size: int) -> int:
         """Model calls for these requests in batches of `size`. Most outputs are at most twice as long as their source;
@@ -316,3 +335,8 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int =
 def compiling_decoding_pays(steps: int, layers: int) -> bool:
     """True if a call of this many decoding steps in CUDA graphs takes longer than with compiled ones."""
     return steps * layers * DECODE_GAIN_S > BATCH_SIZES * (DECODE_COMPILE_S[0] + DECODE_COMPILE_S[1] * layers)
+
+
+def triton_pays(steps: int, layers: int) -> bool:
+    """True if this many decoding steps save more time with Triton's kernels than it takes to compile those."""
+    return steps * layers * KERNELS_GAIN_S > KERNELS_COMPILE_S

@@ -7,8 +7,9 @@ more than a second: in a process that has not made it, no tensor is sharded.
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
@@ -29,11 +30,26 @@ except ImportError:  # Windows
 
 TRITON = importlib.util.find_spec("triton") is not None
 """True: Triton is installed, so that kernels can be imported. It is absent on a CPU."""
+_TORCH_KERNELS: ContextVar[bool] = ContextVar("torch_kernels", default=False)
 
 
 def supports_triton(x: Tensor) -> bool:
-    """True: x is on an NVIDIA GPU and Triton is installed. ROCm calls its devices cuda too, but is not supported."""
-    return TRITON and x.is_cuda and torch.version.hip is None
+    """True: x is on an NVIDIA GPU and Triton is installed, outside of `torch_kernels`. ROCm calls its devices cuda too,
+    but is not supported."""
+    if not TRITON or not x.is_cuda or torch.version.hip is not None:
+        return False
+    return torch.compiler.is_compiling() or not _TORCH_KERNELS.get()  # a compiler cannot trace the context
+
+
+@contextmanager
+def torch_kernels(only: bool = True) -> Iterator[None]:
+    """Inside the context torch's kernels run instead of ours. Triton takes a second to compile a kernel that its cache
+    does not have, which short work does not earn back."""
+    before = _TORCH_KERNELS.set(only)
+    try:
+        yield
+    finally:
+        _TORCH_KERNELS.reset(before)
 
 
 def on_gpu(device: torch.device) -> bool:

@@ -28,6 +28,7 @@ from anyformer.generation.decoding import (
     place_count,
     shapes,
 )
+from anyformer.ops.devices import torch_kernels
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 ModelStep = Callable[[Tensor, Tensor, State], tuple[Tensor, State]]
@@ -132,17 +133,18 @@ class CapturedRound:
 class CapturedRounds:
     """The captured rounds of a model, by shape. A round serves one stepper at a time and is reused after that one.
 
-    Of each shape only rounds of the last strategy stay in memory: each holds a state of its own.
+    Of each shape only rounds of the last strategy stay in memory: each holds a state of its own. `triton=False`:
+    torch's kernels only.
     """
 
-    def __init__(self, model: Model, *, compiled: bool, capture: Capture | None = None):
+    def __init__(self, model: Model, *, compiled: bool, triton: bool = True, capture: Capture | None = None):
         def step(tokens: Tensor, positions: Tensor, state: State) -> tuple[Tensor, State]:
             out = model(tokens, Frame(positions=positions, layout=ContiguousCursor()), state)
             return out.y[:, -1], out.state
 
         options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": fuse_step.compiled}
         self.capture: Capture = capture or (compiled_and_captured if compiled else captured)
-        self.plain_step = step
+        self.plain_step, self.triton = step, triton
         self.step: ModelStep = torch.compile(step, **options) if compiled else step
         self._compiles, self._compiled = compiled, dict[Any, Any]()
         self._idle: dict[Hashable, list[CapturedRound]] = defaultdict(list)
@@ -159,7 +161,8 @@ class CapturedRounds:
         taken = idle.pop() if idle else None
         if taken is None or taken.strategy != strategy:
             del taken  # frees its memory before the new round allocates
-            taken = CapturedRound(self, strategy, steps, room, start)
+            with torch_kernels(not self.triton):
+                taken = CapturedRound(self, strategy, steps, room, start)
         put_back(taken.buffers, start)
         return taken
 
@@ -192,7 +195,8 @@ class CapturedStepper(Generic[History]):
 
     def join(self, places: Sequence[int], decoding: Decoding, history: History) -> PendingTokens:
         assert self._ahead is None or not places
-        history = first_choice(self._strategy, decoding, history)
+        with torch_kernels(not self._rounds.triton):
+            history = first_choice(self._strategy, decoding, history)
         tokens = PendingTokens(self._strategy.tokens(history)[None])
         joined = RoundBuffers(history, decoding.positions, decoding.state)
         if places:
