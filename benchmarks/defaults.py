@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -65,6 +66,20 @@ def _sections(data: Path, made: Path) -> list[str]:
     )
 
 
+def _synopses(data: Path, made: Path) -> list[str]:
+    """Few short texts in many classes: 4,000 synopses of packages in the 20 largest sections."""
+    packages = list(_records(data, "descriptions.jsonl.gz"))
+    sizes = Counter(one["section"] for one in packages if one["split"] == "train")
+    largest = {section for section, _ in sizes.most_common(20)}
+    chosen = [one for one in packages if one["section"] in largest]
+    training = [one for one in chosen if one["split"] == "train"]
+    few = training[:: len(training) // 4000][:4000] + [one for one in chosen if one["split"] != "train"]
+    return _written(
+        made / "synopses.jsonl",
+        ({"split": one["split"], "text": one["synopsis"], "label": one["section"]} for one in few),
+    )
+
+
 def _ratings(data: Path, made: Path) -> list[str]:
     """Short texts with their rating from -4 to 4."""
     rated = _records(data, "sentiment.jsonl.gz")
@@ -91,6 +106,7 @@ DATA_SETS = {
         DataSet("sentiment", _file("sentiment.jsonl.gz")),
         DataSet("spam", _file("spam.jsonl.gz")),
         DataSet("sections", _sections),
+        DataSet("synopses", _synopses),
         DataSet("unicode_names", lambda data, made: ["unicode_names", "data.test=0.05"]),
         DataSet("ratings", _ratings),
         DataSet("text-90kb", _beginning(90_000), "valid"),

@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs/defaults.md").read_text(encoding="utf-8")
 ROWS = [json.loads(line) for line in (ROOT / "docs/results/defaults.jsonl").read_text(encoding="utf-8").splitlines()]
 LABELLED = {
     "sentiment": "| sentiment of short texts", "spam": "| spam among mails", "sections": "| section of a package",
-    "unicode_names": "| `unicode_names` with",
+    "synopses": "| the same from the synopsis", "unicode_names": "| `unicode_names` with",
 }  # fmt: skip
 MOST_LOST = -1.0
 """Points of accuracy that no data set may lose against the bag of words."""

@@ -154,6 +154,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         forms=("classes",),
+        up_to=0.7 * MILLION,
+        title="few texts with labels",
+        why="words and pairs of words, weighted by attention; in small batches, since few updates cannot tell many "
+        "classes apart",
+        preset="bag-of-n-grams",
+        sections={**_LABELS, "train": {"batch_tokens": 2048}},
+        context=512,
+        characters=4.5,
+        epochs=10,
+        tokens=4 * MILLION,
+    ),
+    Rule(
+        forms=("classes",),
         up_to=4 * MILLION,
         title="texts with labels",
         why="words and pairs of words, weighted by attention, learn in seconds; `evaluate` compares a bag of words",
