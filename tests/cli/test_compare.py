@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def test_the_verdict_comes_first_then_the_table_then_what_to_type(home: Path, ca
     out = capsys.readouterr().out
     verdict, heading, report = (out.index(word) for word in ("A look, not a verdict", "difference (95 %)", "report: "))
     assert verdict < heading < report and "flops off" in out and "seeds needed" not in out
+    assert re.findall(r"^\[ *(\d+)/4\]", out, re.MULTILINE) == ["1", "2", "3", "4"]
     assert main(["compare", "found", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["match"] == "flops" and [arm["name"] for arm in facts["arms"]] == ["transformer", "lstm"]

@@ -10,6 +10,7 @@ from anyformer.reporting.study_report import study_html, study_markdown
 from anyformer.statistics.comparison import Difference
 from anyformer.statistics.intervals import Interval
 from anyformer.study.budget_curves import results_of
+from anyformer.study.comparing import Listener
 from anyformer.study.controls import Control, ControlOutcome, controls_sentence
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
@@ -70,10 +71,25 @@ def test_a_control_names_two_arms(words: str) -> None:
         read_study("small", [f"study.controls.known={words}"])
 
 
+class Noting(Listener):
+    """Notes for which folder each group of runs was reported."""
+
+    def __init__(self) -> None:
+        self.folder, self.trained_in = Path(), list[Path]()
+
+    def planned(self, folder: StudyFolder) -> None:
+        self.folder = folder.path
+
+    def trained(self) -> None:
+        self.trained_in.append(self.folder)
+
+
 def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
     words = ("study.controls.known={alike=['base', 'other'], within=9.0}", "arms.other.model.init={kind='xavier'}",
              "study.seeds=1", "train.steps=2")  # fmt: skip
-    results = tiny(tmp_path, *words)
+    listener = Noting()
+    results = tiny(tmp_path, *words, listener=listener)
+    assert listener.trained_in == [results.path / "controls" / "known", results.path]
     assert [arm.name for arm in results.arms] == ["transformer", "lstm"], "an arm of a control is none of the study"
     (outcome,) = results.controls
     assert outcome.name == "known" and results.verdict.startswith("Control")

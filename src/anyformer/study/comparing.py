@@ -44,6 +44,9 @@ class Listener:
     def moved(self) -> None:
         """Called regularly while runs are in progress, to read the folder again."""
 
+    def trained(self) -> None:
+        """Called when all runs of the planned folder have ended."""
+
 
 def compare(
     target: Target | Arms,
@@ -143,6 +146,8 @@ class _Session:
     def _trained(self, path: Path, study: Study) -> Results:
         """Trains the runs of a study that are not finished, after those of its controls."""
         folder = self.controls(path, study)
+        if study.controls:
+            self.listener.planned(folder)
         runs = _Runs(folder, self.cache, [])
         if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
             workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)
@@ -151,6 +156,7 @@ class _Session:
                     runs.all(workers)
             finally:
                 workers.close()
+            self.listener.trained()
         return Results(folder, runs.outcomes)
 
 

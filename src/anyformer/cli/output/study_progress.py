@@ -76,11 +76,7 @@ class StudyProgress(Listener):
     def moved(self) -> None:
         if time.monotonic() - self.looked < REFRESH_S:
             return
-        for run in self._look():
-            loss = "" if math.isnan(run.test_loss) else f"test loss {run.test_loss:.4f}, "
-            end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
-            end = f"failed: {visible(run.why)}" if run.state == "failed" else end
-            self.log(f"[{len(self.done):>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {end}")
+        self.trained()
         if not self.predicted or self.display is not None:
             left = self.pace.seconds_left(self.done) if self.pace else None
             if left is not None and not self.predicted:
@@ -91,6 +87,14 @@ class StudyProgress(Listener):
                 line = f"{len(self.done)} of {self._total} runs, {clock(time.monotonic() - self.began)}{end}"
                 self.display.update(Text(line, no_wrap=True, overflow="ellipsis"))
         self.looked = time.monotonic()
+
+    def trained(self) -> None:
+        before = len(self.done)
+        for number, run in enumerate(self._look(), before + 1):
+            loss = "" if math.isnan(run.test_loss) else f"test loss {run.test_loss:.4f}, "
+            end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
+            end = f"failed: {visible(run.why)}" if run.state == "failed" else end
+            self.log(f"[{number:>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {end}")
 
     def finish(self, results: Results) -> None:
         """Writes the report and prints the verdict, the table, failed runs and the path of the report."""
