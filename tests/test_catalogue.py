@@ -56,6 +56,18 @@ def test_the_catalogue_has_the_text_of_every_kind() -> None:
     assert [entry.to_dict() for entry in stored_entries()] == plain(installed), "Run: make rows"
 
 
+def test_the_kinds_of_a_family_are_loaded_without_those_of_others() -> None:
+    probe = (
+        "import json, sys; from anyformer.objectives.objective import Objective; Objective.load_kinds();"
+        "print(json.dumps([sorted(Objective.kinds), 'anyformer.parts.mixers.mamba' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    kinds, others = json.loads(done.stdout)
+    classes = catalogue()["classes"].values()
+    assert kinds == sorted(row["kind"] for row in classes if row["family"] == "Objective" and row["kind"])
+    assert not others
+
+
 @pytest.mark.parametrize("kind", ["mlp", "window", "adamw"])
 def test_the_catalogue_has_the_measures_of_a_kind(kind: str) -> None:
     stored = next(entry for entry in stored_entries() if entry.kind == kind)

@@ -88,12 +88,17 @@ def import_kind(family: str, kind: str) -> None:
 
 
 @cache
-def discover() -> None:
-    """Imports every file that may define a kind, then the entry points of the group `anyformer.parts`."""
-    for package in PACKAGES:
-        root = importlib.import_module(package)
-        for module in pkgutil.walk_packages(root.__path__, prefix=f"{package}."):
-            importlib.import_module(module.name)
+def discover(family: str | None = None) -> None:
+    """Imports every file that may define a kind, of one family or of all, then the entry points of the group
+    `anyformer.parts`. The catalogue says which files define a family, if it has all files."""
+    if family is None or source_files() != catalogue()["files"]:
+        for package in PACKAGES:
+            root = importlib.import_module(package)
+            for module in pkgutil.walk_packages(root.__path__, prefix=f"{package}."):
+                importlib.import_module(module.name)
+    else:
+        for name in sorted({module for (other, _), module in _modules().items() if other == family}):
+            importlib.import_module(name)
     for entry in entry_points(group=PARTS):
         try:
             entry.load()

@@ -23,7 +23,7 @@ from cattrs import (
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
-from anyformer.core.discovery import PACKAGE, built_in_class, import_kind
+from anyformer.core.discovery import PACKAGE, built_in_class, discover, import_kind
 from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, shown, strict_converter
 from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
@@ -83,6 +83,11 @@ class Spec:
     def load_kind(cls, kind: str) -> None:
         """Imports the module of a kind of this family; all modules that may define one if the kind is not known."""
         import_kind(cls.family.__name__, kind)
+
+    @classmethod
+    def load_kinds(cls) -> None:
+        """Imports all modules that may define a kind of this family."""
+        discover(cls.family.__name__)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with kinds, never import paths; None is left out."""

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from anyformer.core import kind_of
-from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.contents import Contents
@@ -86,7 +85,7 @@ def token_count(tokenizer: Tokenizer, records: Iterable[Record]) -> int:
 
 def metrics_of(job: Job) -> list[Metric]:
     """The metrics that the objective names, then every other kind that fits."""
-    discover()
+    Metric.load_kinds()
     named = job.predictor.objective.metrics
     others = [cls() for kind, cls in Metric.kinds.items() if kind not in named]
     fitting = [metric for metric in others if isinstance(metric, Metric) and metric.fits(job)]

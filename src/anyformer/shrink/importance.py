@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, Spec, decode
-from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
@@ -81,7 +80,7 @@ class Importance(Spec):
 
 def importance_of(name: str, seed: int = 0) -> Importance:
     """A way to rank by its name, the random one with a seed."""
-    discover()
+    Importance.load_kinds()
     if name not in Importance.kinds:
         raise SpecError(f"--by {name}: pruning cannot rank like that.{did_you_mean(name, Importance.kinds)}")
     return decode(Importance, {"kind": name, **({"seed": seed} if name == "random" else {})})

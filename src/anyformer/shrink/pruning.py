@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Model, ModelSpec, kind_of
-from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.core.module import Linear
 from anyformer.errors import SpecError
@@ -31,7 +30,7 @@ class PruneAmount:
     def parse(cls, text: str) -> "PruneAmount":
         """Reads an argument of --prune."""
         what, _, share = text.partition("=")
-        discover()
+        Removal.load_kinds()
         known = [*Removal.kinds, WEIGHTS]
         if what not in known:
             raise SpecError(f"--prune {text}: {what!r} cannot be pruned.{did_you_mean(what, known)}")

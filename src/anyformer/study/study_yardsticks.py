@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from anyformer.core.discovery import discover
 from anyformer.disk import write
 from anyformer.errors import AnyformerError
 from anyformer.evaluation.evaluating import evaluate
@@ -73,7 +72,7 @@ def stored_lines(folder: Path) -> list[YardstickLine]:
 
 def _compared(run: Run, split: Split, cache: Path | None) -> list[YardstickComparison]:
     """A run beside its yardsticks on all records of a split, by the scores that yardsticks have."""
-    discover()
+    Yardstick.load_kinds()
     objective = run.recipe.objective
     assert objective is not None
     specs = [spec for spec in Yardstick.kinds.values() if issubclass(spec, Yardstick)]

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import human, pairs, share, visible
 from anyformer.core import decode
-from anyformer.core.discovery import discover
 from anyformer.core.plain_data import assign, inline, parse_override, split
 from anyformer.core.readable_numbers import counted
 from anyformer.data.checks.diagnosis import Diagnosis
@@ -50,13 +49,13 @@ def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
 
 def _check_top(settings: Sequence[tuple[str, Any]]) -> None:
     """Rejects unknown top-level keys before any data is read, and names the section that a misplaced key belongs to."""
-    discover()
     top = {
         key[0]: value
         for key, value in ((split(key), value) for key, value in settings)
         if len(key) == 1 or key[0] not in ("source", "tokenizer")
     }
     for section, family in (("source", SourceSpec), ("tokenizer", TokenizerSpec)):
+        family.load_kinds()
         inside = {field.name for kind in family.kinds.values() for field in fields(kind)}
         for key in inside & top.keys() - {field.name for field in fields(DataSpec)}:
             raise SpecError(f"{key}: is a key of {section}. Write {section}.{key}={inline(top[key])}")

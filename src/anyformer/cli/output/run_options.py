@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from anyformer.cli.output.screen import Screen, visible
 from anyformer.core import decode
-from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import assign, parse_override, split
 from anyformer.core.schema import describe
@@ -114,7 +113,8 @@ def generation_config(
 
 def _sampler(settings: Mapping[str, Any]) -> Sampler:
     """A sampler from its fields, and from filters by name, such as `sampler.top_p=0.9`."""
-    discover()
+    for family in (Sampler, Filter):
+        family.load_kinds()
     if "" in settings:  # sampler=NAME
         decode(Sampler, settings[""], "sampler")
     tree: dict[str, Any] = {"kind": settings.get("kind", "sample")}

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from anyformer.core import kind_of
-from anyformer.core.discovery import discover
 from anyformer.data.checks.check import Check, Facts, Finding, Item
 from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter, SpreadSample
 from anyformer.data.preparation.pipeline import DataSpec, encoder_of, look
@@ -65,7 +64,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     encoder = encoder_of(spec, view.contents, tokenizer)
     longest = encoder.longest if encoder.truncates else None
     facts = Facts(view.contents, tokenizer.words.unk, spec.context, longest)
-    discover()
+    Check.load_kinds()
     checks = [kind_of(Check, kind) for kind in Check.kinds if kind not in spec.source.expected]
     quick, slow = ([check().start(facts) for check in checks if check.sampled is costly] for costly in (False, True))
     tally = _Tally(view.splitter)

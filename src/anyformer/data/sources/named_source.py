@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from anyformer.core import Spec, decode
-from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
 from anyformer.data.preparation.contents import Contents, ContentsCollector
 from anyformer.data.preparation.pipeline import DataSpec
@@ -78,7 +77,7 @@ def source_of(target: str, options: Row = NOTHING) -> SourceSpec:
 
 def built_in() -> list[str]:
     """The sources that need no options."""
-    discover()
+    SourceSpec.load_kinds()
     return [
         kind
         for kind, cls in SourceSpec.kinds.items()
@@ -93,7 +92,7 @@ def is_data(target: str) -> bool:
 
 def usual_tokenizer(kind: object) -> dict[str, Any]:
     """The default tokenizer of a kind of source."""
-    discover()
+    SourceSpec.load_kinds()
     known = SourceSpec.kinds.get(str(kind), SourceSpec)
     assert issubclass(known, SourceSpec)
     return dict(known.usual_tokenizer)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.core.discovery import discover
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.evaluation.yardsticks.yardstick import MISSING, ComparedScore, Yardstick
@@ -75,7 +74,7 @@ class Yardsticks:
     def beside(self, scores: Scores, held_out: Sequence[Record]) -> tuple[list[YardstickComparison], list[str]]:
         """A comparison for each score that the model and a yardstick have, and a note for each yardstick that needs a
         module that is not installed."""
-        discover()
+        Yardstick.load_kinds()
         comparisons, notes = list[YardstickComparison](), list[str]()
         for cls in Yardstick.kinds.values():
             yardstick = cls()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
-from anyformer.core.discovery import discover
 from anyformer.core.fields import leaves
 from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
@@ -316,7 +315,7 @@ def _with_objective(document: TomlLayers, contents: ContentsReader) -> TomlLayer
     if not isinstance(section, Mapping) or "kind" in section:
         return document
     form = contents(decode(SourceSpec, document.data["data"]["source"], "data.source")).form
-    discover()
+    Objective.load_kinds()
     model, kinds = str(document.data["model"].get("kind")), Objective.kinds.values()
     fitting = [cls.kind for cls in kinds if issubclass(cls, Objective) and model in cls.default_for.get(form, ())]
     if not fitting:
@@ -346,7 +345,7 @@ def _lacks(objective: Any, *names: str) -> bool:
     """True if the objective has fields of these names, and the recipe sets none of them."""
     if not isinstance(objective, Mapping) or any(name in objective for name in names):
         return False
-    discover()
+    Objective.load_kinds()
     kind = Objective.kinds.get(str(objective.get("kind")))
     return kind is not None and {*names} <= {field.name for field in fields(kind)}
 
