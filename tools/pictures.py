@@ -96,15 +96,22 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: int = 1
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
 
 
-def main() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
+def pictures() -> dict[str, str]:
+    """File name -> drawing."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
     present = [layer for layer in layers if any(exists(name) for name in re.findall(r"\w+", layer))]
-    (DOCS / "cost.svg").write_text(cost_card(), encoding="utf-8")
-    (DOCS / "demo.svg").write_text(demo_chart((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
-    (DOCS / "layers.svg").write_text(layers_diagram(present), encoding="utf-8")
+    return {
+        "cost.svg": cost_card(),
+        "demo.svg": demo_chart((ROOT / "README.md").read_text(encoding="utf-8")),
+        "layers.svg": layers_diagram(present),
+    }
+
+
+def main() -> None:
+    for name, drawn in pictures().items():
+        (DOCS / name).write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":
