@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from inspect import getattr_static, isfunction, unwrap
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from cattrs import (
     AttributeValidationNote,
@@ -24,7 +25,7 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import PACKAGE, built_in_class, discover, import_kind
-from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, shown, strict_converter
+from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, scalar, shown, strict_converter
 from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
 
@@ -67,6 +68,10 @@ class Spec:
         cls.kinds[kind] = cls
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list) and get_origin(hints_of(type(self))[field.name]) is tuple:
+                object.__setattr__(self, field.name, tuple(value))
         if problems := list(self._field_problems()):
             raise SpecError(problems=problems)
         self.check()
@@ -118,13 +123,15 @@ class Spec:
             yield from _walk(getattr(self, field.name), f"{path}.{field.name}" if path else field.name)
 
     def _field_problems(self) -> Iterator[Problem]:
-        """Wrong types and ranges of values that Python code sets; plain data are checked when they are decoded."""
+        """Wrong types, choices and ranges of values that Python code sets; plain data are checked when decoded."""
         for name, types, bounds in declared(cast(Any, type(self))):
             value = getattr(self, name)
             if types and (not isinstance(value, types[0]) or (isinstance(value, bool) and bool not in types[0])):
                 yield Problem(name, f"expected {types[1]}, got {shown(value)}.")
             elif bounds and isinstance(value, int | float) and (refusal := bounds.refusal(value)):
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
+            elif not types:
+                yield from _mismatches(value, hints_of(type(self))[name], name)
 
 
 def _refuse_taken(cls: type[Spec], kind: str) -> None:
@@ -274,6 +281,39 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return value
+
+
+def _mismatches(value: Any, hint: Any, path: str) -> Iterator[Problem]:
+    """Values that their type hint does not allow: choices, specs, and lists and tables of them."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        if all(any(_mismatches(value, choice, path)) for choice in inner):
+            yield from _mismatches(value, inner[0], path)
+    elif origin is Literal:
+        if not any(value == choice and type(value) is type(choice) for choice in inner):
+            yield Problem(path, f"{shown(value)} is not a choice.{did_you_mean(str(value), map(str, inner))}")
+    elif origin is tuple and isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _mismatches(item, inner[0], f"{path}[{index}]")
+    elif origin in (dict, Mapping) and isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _mismatches(item, inner[1], join_path(path, str(key)))
+    elif origin in _CONTAINERS:
+        yield Problem(path, f"expected {_CONTAINERS[origin]}, got {shown(value)}.")
+    elif isinstance(hint, type) and issubclass(hint, Spec):
+        fits = isinstance(value, hint) or (isinstance(value, Spec) and value.family is hint)  # stand-ins do not inherit
+        if not fits and not (hint.by_name and isinstance(value, str)):
+            kind = hint.kinds.get(value) if isinstance(value, str) else value
+            example = f" Write {kind.__name__}(...)." if isinstance(kind, type) and issubclass(kind, hint) else ""
+            yield Problem(path, f"expected a {hint.__name__}, got {shown(value)}.{example}")
+    elif hint is NoneType:
+        if value is not None:
+            yield Problem(path, f"expected nothing, got {shown(value)}.")
+    elif (plain := scalar(hint)) and not isinstance(value, plain[0]):
+        yield Problem(path, f"expected {plain[1]}, got {shown(value)}.")
+
+
+_CONTAINERS: Mapping[Any, str] = {tuple: "a list", dict: "a table", Mapping: "a table"}
 
 
 def hints_of(cls: Any) -> Mapping[str, Any]:
