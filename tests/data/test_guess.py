@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.data.sources.named_source import guess
+from anyformer.data.sources.named_source import guess, peek
 from anyformer.errors import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -179,3 +179,30 @@ def test_a_file_of_sst_2_gives_sentences_and_their_labels(tmp_path: Path) -> Non
     source = guess(str(write(tmp_path / "train.tsv", "\n".join(lines) + "\n")))
     found = [(record.text.strip(), record.label) for record in source.records()]
     assert found == [("a fine film , warm and wise", "1"), ('it\'s "dull" and far too long', "0")]
+
+
+def test_an_instruction_is_the_source_and_one_with_an_input_is_refused(tmp_path: Path) -> None:
+    rows = [json.dumps({"instruction": f"add {number}", "input": "", "output": "yes"}) for number in range(9)]
+    columns = understood(write(tmp_path / "a.jsonl", "\n".join(rows)))
+    assert columns == {"kind": "jsonl", "text": "instruction", "target": "output"}
+    rows[3] = json.dumps({"instruction": "add", "input": "2 and 3", "output": "5"})
+    with pytest.raises(DataError, match="Join the first two"):
+        guess(str(write(tmp_path / "b.jsonl", "\n".join(rows))))
+
+
+def test_line_ends_of_windows_are_no_part_of_a_text(tmp_path: Path) -> None:
+    story = "once upon a time\n\nthere was a line\n" * 400
+    texts = [
+        [record.text for record in guess(str(write(tmp_path / name, story.replace("\n", end)))).records()]
+        for name, end in (("a.txt", "\n"), ("b.txt", "\r\n"))
+    ]
+    assert "".join(texts[0]) == "".join(texts[1]) == story
+
+
+@pytest.mark.parametrize(
+    ("label", "complaint"), [("", ":3: the label is empty"), ("nan", ":3: the number 'nan' is not finite")]
+)
+def test_labels_that_cannot_be_learned_are_refused_with_their_line(tmp_path: Path, label: str, complaint: str) -> None:
+    file = write(tmp_path / "a.csv", f"text,score\nfine,1.5\nbad,{label}\nfair,2.5\n")
+    with pytest.raises(DataError, match=complaint):
+        peek(guess(str(file), {"text": "text", "label": "score", "header": True}))

@@ -167,7 +167,7 @@ def test_no_perfect_score_has_an_interval_of_one_point(task: str, count: int) ->
         if name in ("accuracy", "exact_match", "recall@1"):
             assert score.low is not None and score.high == 1.0
         elif score.low is None:
-            assert ("too few" if count < 10 else "all alike") in score.signature
+            assert ("too few" if count < 10 else "every resample") in score.signature
 
 
 def test_few_documents_are_resampled_in_blocks_and_too_few_are_said() -> None:

@@ -54,7 +54,7 @@ def test_a_run_knows_its_scores_and_each_has_an_interval(name: str) -> None:
     assert set(found) == EXPECTED[name]
     for score in found.values():
         if score.low is None or score.high is None:
-            assert "all alike" in score.signature or "too few" in score.signature
+            assert "every resample" in score.signature or "too few" in score.signature
         else:
             assert score.low < score.high and score.low - 1e-9 <= score.value <= score.high + 1e-9
         assert score.texts == 24 and score.tokens > 5 * 24

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 RESAMPLES, LEVEL = 1000, 0.95
 FEWEST = 10
 """Units that are resampled at least."""
-TOO_FEW, ALIKE = "too few for an interval", "all alike, so that resampling gives no interval"
+TOO_FEW, ALIKE = "too few for an interval", "every resample gives the same score, so there is no interval"
 Floats: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[[Floats], float]
 """Weights of the units (documents, for example) -> the score."""

@@ -267,6 +267,9 @@ class ContentsCollector:
                 raise DataError(f"{where}: label {label!r} never occurs in training. Move a few of its records there.")
         ordered = sorted(self.labels, key=float) if self.numbers else sorted(self.labels)
         numbers = bool(self.labels) and self.numbers
+        for label, (_, where) in self.labels.items() if numbers else ():
+            if not math.isfinite(float(label)):
+                raise DataError(f"{where}: the number {label!r} is not finite. Correct it, or leave the record out.")
         mean, deviation = self.values.spread(from_place) if numbers else (0.0, 1.0)
         return Contents(
             pair=self.first.target is not None,
@@ -280,6 +283,8 @@ class ContentsCollector:
         )
 
     def _see_label(self, label: str, record: Record, held_out: bool, place: float) -> None:
+        if not label.strip():
+            raise DataError(f"{record.where}: the label is empty. Fill it in, or leave the record out.")
         known, where = self.labels.get(label, (False, record.where))
         known = known or not held_out  # that a hash holds out all records of a class is no mistake in the data
         if label not in self.labels:

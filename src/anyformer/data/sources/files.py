@@ -262,7 +262,7 @@ def _pieces(path: Path, size: int | None, encoding: str, on_error: OnError) -> I
         raw, size = chain(beginning, raw), max(SMALLEST, min(LARGEST, total // PIECES))
     number, rest = 1, ""
     for block in _decoded(path, raw, encoding, on_error):
-        rest += block
+        rest = (rest + block).replace("\r\n", "\n")  # line ends of Windows are not part of the text
         start = 0
         while len(rest) - start > size:
             end = _cut(rest, start, start + size)

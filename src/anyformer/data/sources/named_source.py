@@ -42,8 +42,8 @@ _LANGUAGES = {
 _PAIRS = (
     ("source", "target"), ("src", "tgt"), ("text", "target"), ("text", "summary"), ("document", "summary"),
     ("article", "highlights"), ("article", "summary"), ("description", "synopsis"), ("text", "translation"),
-    ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("input", "output"),
-    ("instruction", "output"), ("instruction", "response"), ("query", "passage"), ("english", "german"),
+    ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("instruction", "output"),
+    ("instruction", "response"), ("input", "output"), ("query", "passage"), ("english", "german"),
     ("english", "french"), ("english", "spanish"),
 )  # fmt: skip
 _TEXTS = (
@@ -242,6 +242,12 @@ def _named(rows: list[Any], options: Row) -> dict[str, str]:
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         return {}
     names = {str(name).lower(): str(name) for name in rows[0]}
+    three = {"instruction", "input", "output"} <= names.keys() and not {"text", "target"} & options.keys()
+    if three and any(row.get(names["input"]) for row in rows):
+        raise DataError(
+            "there are the fields instruction, input and output, but a source text is one field. Join the first two, "
+            "or leave one out: data.source.text=instruction data.source.target=output"
+        )
     slots = _apart(dict(_text_and_target(rows[0], names)), options)
     usual = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS}
     usual |= {} if "target" in slots else {"label": _LABELS}
@@ -338,3 +344,22 @@ def measure(source: SourceSpec) -> Extent:
         raise DataError(f"the source {source.kind!r} has no records: is it empty?")
     long = int(np.quantile(np.frombuffer(lengths, dtype=np.int64), 0.95))
     return Extent(collector.close(), len(lengths), characters, long, characters > MOST)
+
+
+class ContentsReader:
+    """The contents of a source by its first records, read once."""
+
+    def __init__(self) -> None:
+        self._source: SourceSpec | None = None
+        self._contents = Contents()
+
+    def __call__(self, source: SourceSpec) -> Contents:
+        if self._source != source:
+            self._source, self._contents = source, peek(source)
+        return self._contents
+
+    def extent(self, source: SourceSpec) -> Extent:
+        """The contents and the amount, by all records."""
+        extent = measure(source)
+        self._source, self._contents = source, extent.contents
+        return extent

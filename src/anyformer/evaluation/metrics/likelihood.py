@@ -61,6 +61,6 @@ class Likelihood:
         }
         if self.bytes is not None:
             bits = ratio(self.nats / math.log(2), self.bytes)
-            size = f"{int(self.bytes.sum()):,} bytes of UTF-8"
+            size = f"{round(float(self.bytes.sum())):,} bytes of UTF-8"
             scores["bits_per_byte"] = Score.of(bits, units, self.what, size, *settings)
         return scores

@@ -20,7 +20,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import SourceSpec
-from anyformer.data.sources.named_source import Extent, is_data, measure, peek, source_of, usual_tokenizer
+from anyformer.data.sources.named_source import ContentsReader, is_data, source_of, usual_tokenizer
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from anyformer.disk import RECIPE, TOKENIZER
 from anyformer.errors import DataError, Problem, SpecError, at
@@ -122,7 +122,10 @@ def layers_of(
     elif data is not None:
         tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
     if steps is not None:
-        tree["train"] = {**tree.get("train", {}), "steps": steps}
+        train = tree.get("train", {})
+        if train.get("steps", steps) != steps:
+            raise SpecError(f"steps={steps} and train.steps={train['steps']} contradict each other. Keep one.")
+        tree["train"] = {**train, "steps": steps}
     if init_from is not None:
         tree["init_from"] = init_from
     return TomlLayers.of(tree, PYTHON)
@@ -134,25 +137,6 @@ def complete(recipe: Recipe, cache: Path | None = None) -> tuple[Recipe, Prepare
     check_model(decode_recipe(provisional(document), "recipe").recipe)
     prepared = prepared_for(data_of(document), cache)
     return settle(document, prepared, "recipe").recipe, prepared
-
-
-class ContentsReader:
-    """The contents of a source by its first records, read once."""
-
-    def __init__(self) -> None:
-        self._source: SourceSpec | None = None
-        self._contents = Contents()
-
-    def __call__(self, source: SourceSpec) -> Contents:
-        if self._source != source:
-            self._source, self._contents = source, peek(source)
-        return self._contents
-
-    def extent(self, source: SourceSpec) -> Extent:
-        """The contents and the amount, by all records."""
-        extent = measure(source)
-        self._source, self._contents = source, extent.contents
-        return extent
 
 
 def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
@@ -249,6 +233,8 @@ def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, conten
     source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
     document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
     choices = {tuple(split(key)): value for key, value in leaves(values.data) if key} | keys
+    with suppress(SpecError):  # a mistake in the options is reported together with all others
+        source = decode(SourceSpec, {**source.to_dict(), **options})
     return document.on(_derived(source, choices, contents))
 
 
