@@ -49,7 +49,12 @@ def test_the_verdict_comes_first_then_the_table_then_what_to_type(home: Path, ca
     facts = json.loads(capsys.readouterr().out)
     assert facts["match"] == "flops" and [arm["name"] for arm in facts["arms"]] == ["transformer", "lstm"]
     assert set(facts["arms"][1]["difference"]) >= {"mean", "low", "high", "p"}
-    assert main(["report", "found", "--out", "page.md"]) == 0 and "A look" in (home / "page.md").read_text()
+    assert main(["report", "found", "--out", "notes/page.md"]) == 0
+    assert "A look" in (home / "notes" / "page.md").read_text()
+    assert main(["evaluate", "found"]) == 2
+    assert "is a study of several runs, not a run. Its runs: found/lstm/seed-0" in capsys.readouterr().err
+    assert main(["compare", "found", "--arms", "lstmm"]) == 2
+    assert "Did you mean 'lstm'?" in capsys.readouterr().err
     check_a_failed_run_is_in_the_table(home, capsys)
 
 

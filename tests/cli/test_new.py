@@ -82,6 +82,13 @@ def test_it_trains_as_it_is(task: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert (run.folder / "samples").is_dir() == run.recipe.model.decodes
 
 
+def test_a_name_with_a_space_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my diary"]) == 0
+    assert "train 'my diary/recipe.toml'" in capsys.readouterr().out
+    assert "--out 'runs/my diary-short'" in (tmp_path / "my diary" / "recipe.toml").read_text()
+
+
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "mine").mkdir()
     assert main(["new", str(tmp_path / "mine")]) == 2

@@ -34,7 +34,7 @@ def test_markdown_by_its_ending(tmp_path: Path, capsys: Capture) -> None:
     assert "| parameters |" in out.read_text()
 
 
-@pytest.mark.parametrize("out", ["page.pdf", "missing/page.html"])
+@pytest.mark.parametrize("out", ["page.pdf", "run/recipe.toml/page.html"])
 def test_a_place_that_cannot_be_is_refused_in_a_line(out: str, tmp_path: Path, capsys: Capture) -> None:
     run = make(tmp_path / "run", [])
     assert main(["report", str(run), "--out", str(tmp_path / out)]) == 2

@@ -77,6 +77,17 @@ def test_a_path_is_enough_and_the_same_words_go_on_after_an_interruption(home: P
     assert "already complete" in capsys.readouterr().out
 
 
+def test_an_output_that_is_closed_saves_and_exits_with_141(home: Path) -> None:
+    command = [sys.executable, "-m", "anyformer", "train", text(home), *TINY, "train.steps=400", "--out", "run"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("step"):
+            pass
+        process.stdout.close()
+        assert process.wait() == 141
+    assert (home / "run" / "LATEST").read_text().strip() and '"step"' in (home / "run" / "events.log").read_text()
+
+
 def test_sigterm_saves_and_exits_with_143(home: Path) -> None:
     child = forked(text(home), *TINY, "train.steps=4000", "--out", "run")
     wait_for_line(child, r"^step +3")

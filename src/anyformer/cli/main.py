@@ -164,7 +164,8 @@ def _warn(message: Warning | str, *_: Any) -> None:
 
 def _report(error: Exception) -> int:
     if isinstance(error, Interrupted):  # requested by the user, and the state is saved: not an error
-        print(visible(str(error)), file=sys.stderr)
+        with contextlib.suppress(BrokenPipeError):
+            print(visible(str(error)), file=sys.stderr, flush=True)
         return error.exit_code
     if isinstance(error, AnyformerError):
         complain(str(error))

@@ -168,6 +168,8 @@ def read_study(
     named = [name for name in tables if name not in known]
     names = spec.arms or tuple(models) or ((BASE, *named) if named else usual)
     if len(names) < 2:
+        for name in names:
+            _arm(name, models, tables, base)  # a mistyped name is the mistake to report
         raise SpecError(f"study.arms: {', '.join(names)} is a single arm, but a comparison needs two. Add {BASE!r}.")
     for name in (*names, *known, *spec.controls):
         _check_name(name)

@@ -95,7 +95,8 @@ def _head(name: str, task: RecipeTask, path: str) -> Iterator[str]:
     yield from _text(f"A model that {task.goal}. As it is, it learns from {task.source}: {source}.")
     yield "#"
     yield f"#   anyformer train {path}"
-    yield f"#   anyformer train {path} train.steps=20 --out runs/{name}-short    any key can be set on the command line"
+    short = shlex.quote(f"runs/{name}-short")
+    yield f"#   anyformer train {path} train.steps=20 --out {short}    any key can be set on the command line"
     yield "#"
     yield from _text(
         "The most important sections come first. Lines that start with '# ' are comments. Lines that start with '#' "

@@ -29,6 +29,7 @@ from anyformer.inference.text_generator import GenerationConfig
 from anyformer.objectives.objective import Predictor
 from anyformer.reporting.run_files import run_folders
 from anyformer.run import Choice, Run
+from anyformer.study.study_folder import STUDY
 
 Settings = dict[str, dict[str, Any]]
 """Section (sampler, beam or source) -> its settings by dotted key."""
@@ -47,6 +48,11 @@ def open_run(folder: Path) -> Run:
     try:
         return Run.open(folder)
     except CheckpointError:
+        if (folder / STUDY).is_file():
+            runs = sorted(map(str, run_folders(folder)))
+            named = f" Its runs: {', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''}." if runs else ""
+            page = f"Its page: anyformer report {folder}"
+            raise CheckpointError(f"{folder}: is a study of several runs, not a run.{named} {page}") from None
         roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}
         known = sorted({str(run) for root in roots for run in run_folders(root)})
         near = difflib.get_close_matches(str(folder), known, 1)

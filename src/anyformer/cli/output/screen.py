@@ -32,6 +32,15 @@ _JSON = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 _QUIET = Annotated[bool, Option("--quiet", "-q", help="Print only the essential result.")]
 
 
+class PipeConsole(Console):
+    """A console that lets its caller handle a closed pipe, where rich ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at exit
+        raise BrokenPipeError
+
+
 @dataclass(frozen=True)
 class Screen:
     """Prints the result of a verb as JSON or as text, in full or briefly."""

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.live import Live as LiveDisplay
 from rich.text import Text
 
-from anyformer.cli.output.screen import Screen, complain
+from anyformer.cli.output.screen import PipeConsole, Screen, complain
 from anyformer.core.discovery import program
 from anyformer.core.readable_numbers import clock, counted, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
@@ -101,7 +100,7 @@ class TrainingProgress(Watcher):
 
     def __init__(self, screen: Screen):
         self.screen = screen
-        self.console = Console(highlight=False, markup=False, stderr=screen.json)
+        self.console = PipeConsole(highlight=False, markup=False, stderr=screen.json)
         self.display: LiveDisplay | None = None
         self.losses: list[float] = []
         self.valid: float | None = None

@@ -1,5 +1,6 @@
 """`anyformer new`: creates a folder with a commented recipe that trains without changes."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,5 +28,6 @@ def new(
         return
     screen.lines(str(recipe) if screen.quiet else f"made {recipe}, for the task {task}.")
     if not screen.quiet:
-        screen.lines(f"next: {program()} train {recipe}     trains on built-in data, without a download")
-        screen.lines(f"      edit [data.source] in {recipe} for your own data; anyformer data FILE describes a file")
+        named = shlex.quote(str(recipe))
+        screen.lines(f"next: {program()} train {named}     trains on built-in data, without a download")
+        screen.lines(f"      edit [data.source] in {named} for your own data; anyformer data FILE describes a file")

@@ -42,6 +42,8 @@ def report(
         facts = RunFacts.of(run)
         sentence, to_dict, write = facts.sentence, facts.to_dict, partial(write_report, run)
     try:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
         path = None if screen.json and out is None else write(out)
     except OSError as error:
         raise SpecError(f"{out or run}: {error.strerror}. Name another place: --out FILE.") from None

@@ -58,8 +58,11 @@ EXTENDABLE = ("train.steps", "train.stop")
 """Keys that change only where a run ends: they may differ when it is resumed, and are then stored with the run."""
 WATCHED = ("torch", "device", "threads", "processes")
 """Keys of environment.json that may change the results of a run; a difference on resume is logged."""
+OUTPUT_CLOSED = 141
+"""Exit code of a run whose output was closed; that of a command that SIGPIPE ends."""
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-_REASONS = {**{128 + number: name for number, name in _NAMES.items()}, OUT_OF_TIME: "the time is up"}
+_REASONS = {**{128 + number: name for number, name in _NAMES.items()}, OUT_OF_TIME: "the time is up",
+            OUTPUT_CLOSED: "the output was closed"}  # fmt: skip
 """Exit code of an interrupted run -> the reason in words."""
 
 
@@ -144,12 +147,16 @@ class Session:
         ]
         with Interruption() as interruption:
             for step in self.trainer.steps():
+                closed = 0
                 for observer in observers:
-                    observer(step)
+                    try:
+                        observer(step)
+                    except BrokenPipeError:  # the reader of the output has ended, as in `anyformer train ... | head`
+                        closed = OUTPUT_CLOSED
                 late = OUT_OF_TIME if self.watcher.out_of_time() else 0
-                code = 128 + interruption.caught if interruption.caught else late
+                code = 128 + interruption.caught if interruption.caught else closed or late
                 code = int(world.maximum(code))  # one rank stops all ranks
-                if code and not finished():
+                if code and (closed or not finished()):
                     saving.save()
                     self.folder.event("interrupted", step=step.number)
                     text = f"{_REASONS[code]}: saved at step {step.number}."
