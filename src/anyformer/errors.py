@@ -127,3 +127,10 @@ def at(path: str) -> Iterator[None]:
         yield
     except SpecError as error:
         raise error.under(path) from None
+
+
+def refuse_string(name: str, values: object) -> None:
+    """Raises SpecError for one string where several are expected: Python would take each character for one."""
+    if isinstance(values, str):
+        text = values if len(values) <= 40 else f"{values[:40]}..."
+        raise SpecError(problems=[Problem(name, f"expected several, got one string. Write [{text!r}].")])

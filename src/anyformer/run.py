@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anyformer.core import Model, decode
+from anyformer.core import Model, ModelSpec, decode
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
@@ -33,7 +33,7 @@ from anyformer.disk import (
     step_of,
     write,
 )
-from anyformer.errors import CheckpointError, DataError
+from anyformer.errors import CheckpointError, DataError, SpecError, refuse_string
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
@@ -182,15 +182,19 @@ class Run:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A vector for each text, [n d], pooled as the model was trained to."""
+        refuse_string("texts", texts)
         return embed(self._trained, texts)[0]
 
     def search(self, queries: Sequence[str], documents: Sequence[str], top: int = 10) -> list[list[Hit]]:
         """The documents whose vectors are nearest to that of each query, nearest first."""
+        refuse_string("queries", queries)
+        refuse_string("documents", documents)
         index = Index.of([IndexedText(text, str(place)) for place, text in enumerate(documents)], self.embed(documents))
         return index.search(self.embed(queries), top)
 
     def generate(self, prompts: Sequence[str], config: GenerationConfig | None = None) -> list[str]:
         """The text that the model generates for each prompt: a continuation, a translation or a summary."""
+        refuse_string("prompts", prompts)
         return self._generator.generate(prompts, config)
 
     def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> str:
@@ -205,16 +209,19 @@ class Run:
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
         """Each text with its <mask> tokens filled in."""
+        refuse_string("texts", texts)
         return list(fill(self._filler, texts, top))
 
     def classify(self, texts: Sequence[str], top: int | None = None) -> list[Label]:
         """The class of each text with its probabilities; a tab stands between the two texts of a pair."""
+        refuse_string("texts", texts)
         return classify(self._trained, [parse(text, self._trained) for text in texts], top)
 
     def evaluate(
         self, data: str | None = None, metrics: Collection[str] = (), limit: int | None = None, split: str | None = None
     ) -> Scores:
         """The scores of a path to data, or of the run's own validation split."""
+        refuse_string("metrics", metrics)
         records = list(islice(self.records(data, split), limit))
         return evaluate(Job(predictor=self._trained, records=records), metrics).scores
 
@@ -248,7 +255,10 @@ class Run:
         facts = self._data_facts()
         split = split or "valid"
         if self.recipe.data is None or not facts["splits"].get(split, {}).get("samples"):
-            raise DataError(f"{self.folder}: its data have no split {split!r}. Name some: anyformer evaluate RUN DATA")
+            there = ", ".join(name for name, counts in facts["splits"].items() if counts.get("samples"))
+            has = f" They have {there}." if there else ""
+            advice = f"{has} Or name other data: anyformer evaluate RUN DATA"
+            raise DataError(f"{self.folder}: its data have no split {split!r}.{advice}")
         data_spec = relocated(self.recipe.data, self.environment.get("began_in"))
         if data_spec.fingerprint() != self.environment["data_fingerprint"]:
             raise DataError(
@@ -289,6 +299,8 @@ class Run:
             return checkpoint.best_checkpoint(self.folder)
         if step == "last":
             return self.newest
+        if not isinstance(step, int):
+            raise CheckpointError(f"{self.folder}: {step!r} is no checkpoint. Use 'best', 'last' or a step.")
         path = self.folder / CHECKPOINTS / step_name(step)
         if not path.is_dir():
             steps = ", ".join(str(step_of(folder.name)) for folder in self.checkpoints)
@@ -310,7 +322,7 @@ class Run:
 
 
 def train(
-    target: Target,
+    target: Target | Run,
     *overrides: str,
     data: DataTarget | None = None,
     steps: int | None = None,
@@ -323,7 +335,7 @@ def train(
 ) -> Run:
     """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
 
-    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run folder with `resume`.
+    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run (or its folder) with `resume`.
     overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
     data: a path, a source or a data section, where the target is a model, a preset or a recipe.
     steps: short for train.steps.
@@ -348,6 +360,12 @@ def train(
             how = f"temperature {calibration.temperature:.2f}"
             notify(f"calibrated on {calibration.texts:,} validation texts: {how}")
 
+    if isinstance(target, Run):
+        target = target.folder
+    if isinstance(target, torch.nn.Module):
+        raise SpecError("train: expected a model as a value, such as Decoder(...), got a built module.")
+    if isinstance(target, ModelSpec) and "model" in sections:
+        raise SpecError("train: the target is a model, and model= names another one. Keep one.")
     source = init_from.folder if isinstance(init_from, Run) else init_from
     values = layers_of(data, steps, sections, None if source is None else str(source))
     return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher, finish))

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -239,28 +238,6 @@ class Typed(Spec):
 def test_a_value_of_another_type_is_refused_when_it_is_built_in_python(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SpecError, match=re.escape(complaint)):
         Typed(**values)
-
-
-@pytest.mark.parametrize(
-    ("make", "complaint"),
-    [
-        (lambda: Branch(part=MLP(), place="PRE"), "place: 'PRE' is not a choice.* pre"),  # type: ignore[arg-type]
-        (lambda: Branch(part=MLP(), norm=None), "norm: expected a NormSpec, got None"),  # type: ignore[arg-type]
-        (lambda: MLP(activation="swish"), "activation: 'swish' is not a choice"),  # type: ignore[arg-type]
-        (lambda: Attention(position="rope"), r"position: expected a PositionSpec.* Write Rope\(...\)"),  # type: ignore[arg-type]
-        (lambda: Attention(position=Rope), r"position: expected a PositionSpec.* Write Rope\(...\)"),  # type: ignore[arg-type]
-        (lambda: Block(branches=(MLP(),)), r"branches\[0\]: expected a Branch, got MLP"),  # type: ignore[arg-type]
-        (lambda: Stack(blocks=[], depth=1), "blocks: expected a table"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_choice_or_spec_of_another_type_is_refused_in_python(make: Callable[[], Spec], complaint: str) -> None:
-    with pytest.raises(SpecError, match=complaint):
-        make()
-
-
-def test_a_list_equals_the_same_values_as_a_tuple() -> None:
-    branches = [Branch(part=MLP())]
-    assert Block(branches=branches) == Block(branches=tuple(branches))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", [{"dropout": 1.0}, {"dropout": -0.1}, {"heads": 0}])

@@ -14,12 +14,12 @@ from anyformer.core import Frame, ReadingMarks, fork
 from anyformer.errors import DataError, SpecError
 from anyformer.generation.accelerate import cpu_trace
 from anyformer.generation.decoding import SharedLeaves
-from anyformer.generation.engine import Engine, Request
+from anyformer.generation.engine import Engine, Request, generate
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.repetition_penalty import RepetitionPenalty
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.top_p import TopP
-from anyformer.models import Decoder
+from anyformer.models import Block, Branch, Decoder, Encoder, Stack
 from anyformer.ops.attention.call import KeyValueCache
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention, AttentionPart
@@ -240,3 +240,20 @@ def test_each_layer_appends_the_key_and_the_value_of_the_new_word() -> None:
             for stored, earlier, wanted in ((cache.k, old[0], keys), (cache.v, old[1], values)):
                 torch.testing.assert_close(stored[:, : t + 1], wanted[:, : t + 1])
                 assert stored[:, :t].equal(earlier[:, :t]) and not stored[:, t + 1 :].any()
+
+
+def test_a_model_that_scores_no_next_words_is_refused() -> None:
+    stack = Stack(blocks={"layer": Block(branches=(Branch(part=Attention(heads=2)),))}, depth=1)
+    with pytest.raises(SpecError, match="no score of next words"):
+        generate(Encoder(vocab=9, dim=8, stack=stack).build(), [1, 2])
+
+
+def test_a_token_that_has_no_room_in_a_state_is_refused() -> None:
+    stack = Stack(blocks={"layer": Block(branches=(Branch(part=Attention(heads=2)),))}, depth=1)
+    model = Decoder(vocab=9, dim=8, stack=stack).build()
+    state = model.init_state(1, 2)
+    with torch.no_grad():
+        for place in range(2):
+            state = model(torch.tensor([[1]]), Frame(positions=torch.tensor([[place]])), state).state
+        with pytest.raises(SpecError, match=r"frame.positions: 2 does not fit into a state for max_len=2"):
+            model(torch.tensor([[1]]), Frame(positions=torch.tensor([[2]])), state)

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.viewing.small import decoder, run
 
 from anyformer.cli.main import main
+from anyformer.errors import CheckpointError, SpecError
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.next_token import NextToken
@@ -48,3 +50,25 @@ def test_a_batch_is_as_large_as_the_engine_allows(opened: Run) -> None:
     generator.generate(["it"] * 100, RANDOM)
     hook.remove()
     assert max(rows) == 100
+
+
+@pytest.mark.parametrize("verb", ["generate", "embed", "classify", "fill"])
+def test_one_string_is_no_list_of_texts(opened: Run, verb: str) -> None:
+    with pytest.raises(SpecError, match=r"expected several, got one string. Write \['abc'\]"):
+        getattr(opened, verb)("abc")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [({"max_new": 0}, "max_new: must be at least 1"), ({"max_new": "3"}, "expected int"), ({"stop": "ab"}, "stop: ")],
+)
+def test_a_mistake_in_a_configuration_is_named(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        GenerationConfig(**options)
+
+
+def test_a_sampler_is_no_configuration_and_a_word_no_checkpoint(opened: Run) -> None:
+    with pytest.raises(SpecError, match=r"Write GenerationConfig\(sampler="):
+        opened.generate(["abc"], Sample())  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=r"'bset' is no checkpoint\. Use 'best'"):
+        opened.model("bset")  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ from tests.conformance.subjects import subjects_of
 from tests.training.small import text
 from torch import Tensor, nn
 
-from anyformer.core import PartSpec, Site
+from anyformer.core import Frame, PartSpec, Site
 from anyformer.core.module import Call
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
-from anyformer.parts.mixers.torch_module import Reads, torch_part
+from anyformer.parts.mixers.torch_module import Factory, Reads, torch_part
 from anyformer.run import Run, train
 
 
@@ -75,3 +75,28 @@ def test_a_step_of_decoding_costs_all_tokens_unless_each_is_read_alone(reads: Re
     part = torch_part("mine", lambda dim: nn.Linear(dim, dim), reads=reads)().build(Site(dim=4))
     assert part.core_flops(Call(batch=2, length=1, past=7)) == (2 * 2 * tokens * 16, 2 * 2 * 2 * tokens * 16)
     assert part.core_flops(Call(batch=2, length=8))[0] == 2 * 2 * 8 * 16
+
+
+@pytest.mark.parametrize(
+    ("factory", "complaint"),
+    [
+        (lambda dim: nn.LSTM(dim, dim, batch_first=True), r"LSTM must map \[b t d\] to \[b t d\], got tuple"),
+        (lambda dim: nn.Linear(dim, dim + 1), r"Linear must map .* got \[1, 3, 17\] for \[1, 3, 16\]"),
+    ],
+)
+def test_a_module_of_another_shape_is_refused_by_name(factory: Factory, complaint: str) -> None:
+    part = torch_part("mine", factory)().build(Site(dim=16))
+    with pytest.raises(SpecError, match=complaint):
+        part(torch.zeros(1, 3, 16), Frame())
+
+
+def test_what_is_no_factory_and_unknown_reads_are_refused() -> None:
+    with pytest.raises(SpecError, match="expected a function dim -> module"):
+        torch_part("mine", nn.Linear(3, 3))  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="reads='right' is not a choice"):
+        torch_part("mine", Shifted, reads="right")  # type: ignore[arg-type]
+
+
+def test_a_module_without_parameters_has_a_state() -> None:
+    part = torch_part("mine", lambda dim: nn.ReLU())().build(Site(dim=16))
+    assert part.init_state(2, 5).shape == (2, 6, 16)

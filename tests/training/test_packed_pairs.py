@@ -134,7 +134,9 @@ def test_of_packed_documents_a_part_that_mixes_them_says_so_beforehand(tmp_path:
         prepared = ready(tmp_path / form, texts, context=CONTEXT, packing=form, valid=0.0)
         mixing = half("encoder", prepared.words.size, {"kind": "linformer", "heads": 2, "rank": 4})
         refuse_packed(asked, single("encoder", prepared.words.size), prepared)
-        refuse_packed(replace(asked, sentences="order"), decode(ModelSpec, mixing), prepared)  # lays out its own rows
+        refuse_packed(
+            replace(asked, sentences="sentence_order"), decode(ModelSpec, mixing), prepared
+        )  # lays out its own rows
         with pytest.raises(SpecError, match=told) if told else nullcontext():
             refuse_packed(asked, decode(ModelSpec, mixing), prepared)
 

@@ -1,22 +1,27 @@
 """Training from Python values: a model, a recipe, sections and data, with nothing written to a file first."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tests.training.small import TINY, text
 
-from anyformer.core import Frame
+from anyformer.core import Frame, Spec
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.byte import Byte
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim.muon import Muon
+from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
+from anyformer.parts.positions.rope import Rope
 from anyformer.run import train
 from anyformer.training import Recipe, Trainer
 from anyformer.training.recipes.recipe import TrainSpec
+from anyformer.training.recipes.resolve import draft
 
 LAYER = Block(branches=(Branch(part=Attention(heads=2)),))
 MODEL = Decoder(dim=16, stack=Stack(blocks={"layer": LAYER}, depth=1))
@@ -76,3 +81,53 @@ def test_a_trainer_takes_the_device_that_its_recipe_names(tmp_path: Path) -> Non
     data = DataSpec(source=Text(path=text(tmp_path)), tokenizer=Byte(), context=32, valid=0.2)
     with pytest.raises(SpecError, match="cuda"):
         Trainer(Recipe(model=MODEL, data=data, train=TrainSpec(steps=1, batch_tokens=256, device="cuda")))
+
+
+def test_arguments_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"steps=2 and train.steps=5 contradict"):
+        train(MODEL, data=text(tmp_path), steps=2, train=TrainSpec(steps=5))
+    with pytest.raises(SpecError, match="model= names another one"):
+        train(MODEL, data=text(tmp_path), model=MODEL)
+    with pytest.raises(SpecError, match="got a built module"):
+        train(MODEL.with_("vocab", 9).build(), data=text(tmp_path))  # type: ignore[arg-type]
+
+
+def test_training_leaves_the_random_numbers_of_its_caller_alone(tmp_path: Path) -> None:
+    drawn = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = torch.rand(3)
+        torch.manual_seed(seed)
+        train(text(tmp_path), *QUICK, model=MODEL, steps=1, out=tmp_path / f"{seed}", cache=tmp_path / "c")
+        drawn.append(torch.rand(3))
+        assert drawn[-1].equal(expected)
+
+
+def test_columns_that_the_user_names_decide_about_the_defaults(tmp_path: Path) -> None:
+    rows = [{"words": f"item {number} is fine", "kind": "ab"[number % 2]} for number in range(60)]
+    (file := tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = draft(str(file), ("data.source.text=words", "data.source.label=kind"))
+    assert named.data["model"]["kind"] == "encoder" and named.data["objective"]["kind"] == "classify"
+    assert draft(str(file), ()).data["objective"]["kind"] == "next_token"
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: Branch(part=MLP(), place="PRE"), "place: 'PRE' is not a choice.* pre"),  # type: ignore[arg-type]
+        (lambda: Branch(part=MLP(), norm=None), "norm: expected a NormSpec, got None"),  # type: ignore[arg-type]
+        (lambda: MLP(activation="swish"), "activation: 'swish' is not a choice"),  # type: ignore[arg-type]
+        (lambda: Attention(position="rope"), r"position: expected a PositionSpec.* Write Rope\(...\)"),  # type: ignore[arg-type]
+        (lambda: Attention(position=Rope), r"position: expected a PositionSpec.* Write Rope\(...\)"),  # type: ignore[arg-type]
+        (lambda: Block(branches=(MLP(),)), r"branches\[0\]: expected a Branch, got MLP"),  # type: ignore[arg-type]
+        (lambda: Stack(blocks=[], depth=1), "blocks: expected a table"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_choice_or_spec_of_another_type_is_refused_in_python(make: Callable[[], Spec], complaint: str) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        make()
+
+
+def test_a_list_equals_the_same_values_as_a_tuple() -> None:
+    branches = [Branch(part=MLP())]
+    assert Block(branches=branches) == Block(branches=tuple(branches))  # type: ignore[arg-type]

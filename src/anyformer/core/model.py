@@ -85,6 +85,9 @@ class LogitProduct(NamedTuple):
 class Head(Module):
     """Hidden states -> the output of the model, usually logits."""
 
+    continues_text: bool = True
+    """False if the output is no score of next words: of another head, or of a model that reads in both directions."""
+
     def forward(self, h: Float[Tensor, "b t d"], frame: Frame) -> Float[Tensor, "b ..."]:
         raise NotImplementedError
 

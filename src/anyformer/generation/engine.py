@@ -281,6 +281,9 @@ def generate(
     if module.needs_source:
         text = "has an encoder, but generate() takes no source. Use Engine(module, max_len=..., bos=...)"
         raise SpecError(problems=[Problem("module", f"{text}.generate([Request(source=[...])], max_new={max_new}).")])
+    if not module.output_head().continues_text:
+        text = "its output is no score of next words. Use a decoder with a head over words, such as tied."
+        raise SpecError(problems=[Problem("module", text)])
     request = Request(prompt=prompt.tolist(), seed=seed)
 
     def tokens() -> Iterator[int]:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from anyformer.core import Frame, Head, HeadView
 from anyformer.data.batching.row_plan import mix
-from anyformer.errors import Problem, SpecError
+from anyformer.errors import Problem, SpecError, refuse_string
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.decoding import Chunk, Finish, for_writing
-from anyformer.generation.engine import Engine, Request
+from anyformer.generation.engine import Engine, Request, check_new
 from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.generation.samplers.sampler import Sampler
@@ -51,6 +51,12 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         if self.sampler is not None and self.beam is not None:
             raise SpecError("sampler and beam: tokens are sampled, or searched for. Keep one.")
+        for name, expected in (("sampler", Sampler), ("beam", Beam), ("max_new", int)):
+            if (value := getattr(self, name)) is not None and not isinstance(value, expected):
+                raise SpecError(problems=[Problem(name, f"expected {expected.__name__}, got {value!r}.")])
+        if self.max_new is not None:
+            check_new(self.max_new)
+        refuse_string("stop", self.stop)
 
     def sampler_for(self, *, pairs: bool) -> Sampler:
         """The sampler, or the default one for a model of pairs or of plain text."""
@@ -103,7 +109,10 @@ class TextGenerator:
 
         `first`: index of the first prompt, for a caller that passes prompts in several calls: seeds follow the index.
         """
-        config = config or GenerationConfig()
+        config = GenerationConfig() if config is None else config
+        if not isinstance(config, GenerationConfig):
+            text = f"expected a GenerationConfig, got {config!r}. Write GenerationConfig(sampler=..., max_new=...)."
+            raise SpecError(problems=[Problem("config", text)])
         return self._stream(self._requests(prompts, config.seed, first), config, (self.predictor.tokenizer.words.eos,))
 
     def continue_row(self, row: list[int], config: GenerationConfig, stop: Sequence[int]) -> Iterator[TextPiece]:
@@ -113,7 +122,8 @@ class TextGenerator:
     def _stream(self, requests: list[Request], config: GenerationConfig, stop: Sequence[int]) -> Iterator[TextPiece]:
         predictor = self.predictor
         pairs, decode = predictor.contents.pair, predictor.tokenizer.decode
-        max_new = config.max_new or (predictor.max_target if pairs else DEFAULT_MAX_NEW)
+        usual = predictor.max_target if pairs else DEFAULT_MAX_NEW
+        max_new = usual if config.max_new is None else config.max_new
         if config.beam is not None:
             for row, best in enumerate(search(self.engine, requests, config.beam, max_new=max_new, stop=stop)):
                 texts = [_cut(decode(each.tokens), config.stop) for each in best]

@@ -142,6 +142,7 @@ class SingleModel(Model):
                 self.exit_norm.layer_number = spec.stack.depth - 1
         with at("head"):
             self.head = spec.head.build(site, self.words, spec.vocabulary)
+            self.head.continues_text = spec.decodes and spec.head.scores_words
         self.exits = spec.exits
         self.exit_layers = spec.exits.inner(spec.stack.depth) if spec.exits else range(0)
         if spec.exits:

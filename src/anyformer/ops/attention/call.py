@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.core.frame import AlignedCursor, ContiguousCursor, DocumentBounds, Frame, Marks, Memory, RaggedCursor
 from anyformer.core.masks import MaskRule
 from anyformer.core.part import Bias
-from anyformer.errors import SpecError
+from anyformer.errors import Problem, SpecError
 
 
 class Keys(NamedTuple):
@@ -169,6 +169,14 @@ class KeyValueCache(NamedTuple):
         if positions is None or frame.segments is not None:
             raise SpecError("a state takes one document a row: set frame.positions, and no frame.segments.")
         fits = (positions >= 0) & (positions < self.max_len)
+        # on a GPU the check would make the host wait; the engine's cursors never exceed the room
+        if cursor is None and positions.device.type == "cpu" and not torch.compiler.is_compiling() and not fits.all():
+            wrong = positions[~fits if frame.valid is None else ~fits & frame.valid].flatten().tolist()
+            if wrong:
+                text = f"{wrong[0]} does not fit into a state for max_len={self.max_len} tokens."
+                raise SpecError(
+                    problems=[Problem("frame.positions", f"{text} Make room: model.init_state(batch, max_len).")]
+                )
         self._write(k, v, positions.where(fits if frame.valid is None else fits & frame.valid, self.max_len))
         end = min(cursor.end, self.max_len) if isinstance(cursor, RaggedCursor) else self.max_len
         return self._keys(self._slots(end), self.filled[:, :end])

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Site, Tap
-from anyformer.core.frame import Frame, Marks, Memory
+from anyformer.core.frame import Frame, Marks, Memory, RaggedCursor
 from anyformer.core.masks import Causal
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
@@ -128,7 +128,8 @@ class MemoryCompressedPart(Part):
         k, v = torch.cat((state.k.type_as(k), k), dim=1), torch.cat((state.v.type_as(v), v), dim=1)
         blocks, order = self._find_blocks(position, None, k.shape[1] // stride + self.firsts, past=recent)
         slots = torch.where(self._is_first(blocks.ends), 0, blocks.ends // stride + self.firsts)
-        keys = state.blocks.append(*self._compress(k, v, blocks), Frame(positions=slots, valid=blocks.ready))
+        inner = Frame(positions=slots, valid=blocks.ready, layout=RaggedCursor(state.blocks.max_len))
+        keys = state.blocks.append(*self._compress(k, v, blocks), inner)
         last = order[:, order.shape[1] - recent :]
         k, v = (_take(y, last).to(state.k.dtype) for y in (k, v))
         keys = keys._replace(marks=Marks(self._ends(keys.marks.position)))

@@ -8,6 +8,7 @@ step runs the module over all of them.
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site
+from anyformer.core.fields import did_you_mean, shown
 from anyformer.core.module import Fill
 from anyformer.errors import SpecError
 from anyformer.ops.padding import compact, take
@@ -58,6 +60,10 @@ def torch_part(
 
     A run that holds such a part opens only after the same name was registered again.
     """
+    if reads not in _LIMITS:
+        raise SpecError(f"torch_part: reads={reads!r} is not a choice.{did_you_mean(str(reads), _LIMITS)}")
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise SpecError(f"torch_part: expected a function dim -> module, got {shown(factory)}. Write lambda dim: ...")
     if (known := PartSpec.kinds.get(name)) is not None and issubclass(known, TorchModuleSpec):
         del PartSpec.kinds[name]  # a notebook cell that is run again
     members = {
@@ -92,21 +98,30 @@ class TorchModulePart(Part):
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor | tuple[()]:
         if self.reads == "itself":
             return ()
+        like = next(chain(self.module.parameters(), self.module.buffers()), torch.zeros(()))
         # the last slot takes the inputs of invalid tokens
-        return next(self.module.parameters()).new_zeros(batch, max_len + 1, self.dim)
+        return like.new_zeros(batch, max_len + 1, self.dim)
 
     def forward(self, x: Tensor, frame: Frame, state: Tensor | tuple[()] | None = None) -> Out:
         if self.reads == "left" and state is None and frame.valid is not None:
             order = compact(frame.valid)
-            return Out(take(self.module(take(x, order.order)), order.back))
+            return Out(take(self._called(take(x, order.order)), order.back))
         if not isinstance(state, Tensor):
-            return Out(self.module(x), state)
+            return Out(self._called(x), state)
         positions = frame.positions_for(x).expand(x.shape[:2])
         slots = positions if frame.valid is None else positions.where(frame.valid, state.shape[1] - 1)
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
         state = state.index_put((rows, slots), x.to(state.dtype))
-        y = self.module(state[:, :-1].to(x.dtype)).take_along_dim(positions[..., None], dim=1)
+        y = self._called(state[:, :-1].to(x.dtype)).take_along_dim(positions[..., None], dim=1)
         return Out(y, state)
+
+    def _called(self, x: Tensor) -> Tensor:
+        y = self.module(x)
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            returned = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            name = type(self.module).__name__
+            raise SpecError(f"torch_part: {name} must map [b t d] to [b t d], got {returned} for {list(x.shape)}.")
+        return y
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         length = call.length if self.reads == "itself" or not call.past else call.past + call.length

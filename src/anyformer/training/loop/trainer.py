@@ -151,10 +151,13 @@ class Trainer:
     def update(self, batch: PreparedBatch, started: float | None = None) -> Step:
         """One optimiser update from one batch. `started`: when the wait for the batch began, for the step's time."""
         started = time.perf_counter() if started is None else started
-        progress = self.progress
+        progress, random_state = self.progress, torch.get_rng_state()
         total_steps = self.budget.total(progress.step, progress.wall_s)
         lr_factor = self.recipe.schedule.factor(progress.step, total_steps)
         sums = self._backward(batch)
+        torch.set_rng_state(
+            random_state
+        )  # dropout draws from torch's generator; the caller's numbers go on undisturbed
         gradient_norm = self._clip_gradients()
         numbers = torch.cat((self.world.totals(sums, [*batch.counts]).flatten(), gradient_norm.reshape(1)))
         if not batch.empty:
