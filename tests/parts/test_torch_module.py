@@ -90,6 +90,19 @@ def test_a_module_of_another_shape_is_refused_by_name(factory: Factory, complain
         part(torch.zeros(1, 3, 16), Frame())
 
 
+@pytest.mark.parametrize(
+    ("factory", "reads", "side"),
+    [
+        (lambda dim: nn.TransformerEncoderLayer(dim, 2, 16, batch_first=True), "left", "right"),
+        (Shifted, "itself", "left"),
+    ],
+)
+def test_a_module_that_reads_more_than_was_declared_is_refused(factory: Factory, reads: Reads, side: str) -> None:
+    layer = Block(branches=(Branch(part=torch_part("mine", factory, reads=reads)()),))
+    with pytest.raises(SpecError, match=f"depends on tokens to the {side}, but it was declared with reads='{reads}'"):
+        Decoder(vocab=9, dim=16, stack=Stack(blocks={"layer": layer}, depth=1)).build()
+
+
 def test_what_is_no_factory_and_unknown_reads_are_refused() -> None:
     with pytest.raises(SpecError, match="expected a function dim -> module"):
         torch_part("mine", nn.Linear(3, 3))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ left only, padding is moved behind the valid tokens, and decoding is exact: the 
 step runs the module over all of them.
 """
 
+import copy
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ _LIMITS: Mapping[Reads, Mapping[str, str]] = {
     "left": _NO_PACKING,
     "all": {**_NO_PADDING, **_NO_PACKING, "causal": "its output depends on tokens to the right"},
 }
+_PROBED = 4
+"""Tokens by which `reads` is checked."""
+_NAMED_WRONG = (
+    "the output of {} depends on tokens to the {}, but it was declared with reads='{}'. Declare what it reads."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +97,30 @@ class TorchModulePart(Part):
         seed = int(torch.randint(2**62, (), generator=fill.rng("module")))
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(seed)
-            fresh = self.factory(self.dim).state_dict(keep_vars=True)
+            fresh = self.factory(self.dim)
+            if self.reads != "all":
+                self._refuse_other_tokens(fresh)
+        values = fresh.state_dict(keep_vars=True)
         for name, tensor in self.module.state_dict(keep_vars=True).items():
-            tensor.detach().copy_(fresh[name].detach())
+            tensor.detach().copy_(values[name].detach())
+
+    def _refuse_other_tokens(self, fresh: nn.Module) -> None:
+        """Raises SpecError if the output of a token depends on tokens that `reads` does not declare."""
+        module = copy.deepcopy(fresh).eval()  # a call may change buffers
+        x = torch.randn(1, _PROBED, self.dim)
+        other = torch.cat((x[:, :-1], torch.randn(1, 1, self.dim)), dim=1)
+        try:
+            with torch.no_grad():
+                before, after = module(x), module(other)
+                alone = module(x[:, -1:]) if self.reads == "itself" else None
+        except Exception:  # a module may need another length; conformance checks it with the model
+            return
+        if not (isinstance(before, Tensor) and before.shape == x.shape):
+            return  # refused by name where it is called
+        if not torch.allclose(before[:, :-1], after[:, :-1], atol=1e-4):
+            raise SpecError(f"torch_part: {_NAMED_WRONG.format(type(module).__name__, 'right', self.reads)}")
+        if alone is not None and not torch.allclose(before[:, -1:], alone, atol=1e-4):
+            raise SpecError(f"torch_part: {_NAMED_WRONG.format(type(module).__name__, 'left', self.reads)}")
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor | tuple[()]:
         if self.reads == "itself":
