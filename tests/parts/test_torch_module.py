@@ -99,7 +99,7 @@ def test_a_module_of_another_shape_is_refused_by_name(factory: Factory, complain
 )
 def test_a_module_that_reads_more_than_was_declared_is_refused(factory: Factory, reads: Reads, side: str) -> None:
     layer = Block(branches=(Branch(part=torch_part("mine", factory, reads=reads)()),))
-    with pytest.raises(SpecError, match=f"depends on tokens to the {side}, but it was declared with reads='{reads}'"):
+    with pytest.raises(SpecError, match=f"depends on tokens to the {side}. Declare reads='.*', not '{reads}'"):
         Decoder(vocab=9, dim=16, stack=Stack(blocks={"layer": layer}, depth=1)).build()
 
 

@@ -35,9 +35,6 @@ _LIMITS: Mapping[Reads, Mapping[str, str]] = {
 }
 _PROBED = 4
 """Tokens by which `reads` is checked."""
-_NAMED_WRONG = (
-    "the output of {} depends on tokens to the {}, but it was declared with reads='{}'. Declare what it reads."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +104,7 @@ class TorchModulePart(Part):
     def _refuse_other_tokens(self, fresh: nn.Module) -> None:
         """Raises SpecError if the output of a token depends on tokens that `reads` does not declare."""
         module = copy.deepcopy(fresh).eval()  # a call may change buffers
+        reader = f"torch_part: the output of {type(module).__name__} for a token"
         x = torch.randn(1, _PROBED, self.dim)
         other = torch.cat((x[:, :-1], torch.randn(1, 1, self.dim)), dim=1)
         try:
@@ -118,9 +116,9 @@ class TorchModulePart(Part):
         if not (isinstance(before, Tensor) and before.shape == x.shape):
             return  # refused by name where it is called
         if not torch.allclose(before[:, :-1], after[:, :-1], atol=1e-4):
-            raise SpecError(f"torch_part: {_NAMED_WRONG.format(type(module).__name__, 'right', self.reads)}")
+            raise SpecError(f"{reader} depends on tokens to the right. Declare reads='all', not {self.reads!r}.")
         if alone is not None and not torch.allclose(before[:, -1:], alone, atol=1e-4):
-            raise SpecError(f"torch_part: {_NAMED_WRONG.format(type(module).__name__, 'left', self.reads)}")
+            raise SpecError(f"{reader} depends on tokens to the left. Declare reads='left', not {self.reads!r}.")
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Tensor | tuple[()]:
         if self.reads == "itself":

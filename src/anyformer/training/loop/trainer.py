@@ -155,9 +155,7 @@ class Trainer:
         total_steps = self.budget.total(progress.step, progress.wall_s)
         lr_factor = self.recipe.schedule.factor(progress.step, total_steps)
         sums = self._backward(batch)
-        torch.set_rng_state(
-            random_state
-        )  # dropout draws from torch's generator; the caller's numbers go on undisturbed
+        torch.set_rng_state(random_state)  # dropout is drawn from torch's generator, which is the caller's too
         gradient_norm = self._clip_gradients()
         numbers = torch.cat((self.world.totals(sums, [*batch.counts]).flatten(), gradient_norm.reshape(1)))
         if not batch.empty:
