@@ -335,7 +335,8 @@ def train(
 ) -> Run:
     """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
 
-    target: a path to data, a preset's name, a recipe file, a model, a recipe, or a run (or its folder) with `resume`.
+    target: a path to data, a source of data, a preset's name, a recipe file, a model, a recipe, or a run (or its
+        folder) with `resume`.
     overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
     data: a path, a source or a data section, where the target is a model, a preset or a recipe.
     steps: short for train.steps.

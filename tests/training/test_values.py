@@ -11,6 +11,7 @@ from tests.training.small import TINY, text
 from anyformer.core import Frame, Spec
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.sources.text import Text
+from anyformer.data.synthetic.copy import Copy
 from anyformer.data.tokenizers.byte import Byte
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
@@ -43,6 +44,17 @@ def test_data_take_a_model_and_an_optimizer_as_sections(tmp_path: Path) -> None:
     )
     assert run.recipe.optimizer == muon and isinstance(run.recipe.model, Decoder)
     assert run.recipe.model.stack == MODEL.stack
+
+
+def test_a_source_is_a_target_like_the_path_that_it_reads(tmp_path: Path) -> None:
+    source = Copy(length=4, count=200)
+    run = train(source, *QUICK, model=MODEL, steps=1, out=tmp_path / "run", cache=tmp_path / "c")
+    assert run.recipe.data is not None and run.recipe.data.source == source
+    longer = draft(source, ["data.source.length=5"])
+    assert longer.data["data"]["source"] == source.with_("length", 5).to_dict()
+    assert draft(Text(path=text(tmp_path))).data["model"] == draft(str(text(tmp_path))).data["model"]
+    with pytest.raises(SpecError, match="copy is data already"):
+        train(source, data=text(tmp_path))
 
 
 def test_a_recipe_value_needs_no_file(tmp_path: Path) -> None:

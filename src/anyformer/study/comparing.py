@@ -64,8 +64,8 @@ def compare(
 
     `compare("notes.txt", arms=["lstm", "cnn"])`, `compare({"mine": model, "base": "small"}, data="notes.txt")`.
 
-    target: arms as values (the baseline first), a recipe, a preset, a path to data, a study file, a study's folder, or
-        the file that `write_pack` wrote.
+    target: arms as values (the baseline first), a recipe, a preset, a path to data, a source, a study file, a study's
+        folder, or the file that `write_pack` wrote.
     overrides, data, sections: as of `train`; the same for all arms. After "study.minutes=9" everything is saved and
         `Interrupted` is raised; the same call goes on.
     arms, match, seeds: short for study.arms, study.match, study.seeds.

@@ -51,8 +51,8 @@ _ONE_PAIR = 'or one pair a row: data.packing = "bucket"'
 MAX_NAME = 128
 MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
-Target = str | Path | ModelSpec | Recipe
-"""A recipe file, a preset's name, a path to data, a model, or a recipe."""
+Target = str | Path | SourceSpec | ModelSpec | Recipe
+"""A recipe file, a preset's name, a path to data, a source of data, a model, or a recipe."""
 MODELS = {"text": "small", "chat": "small", "pair": "small-encoder-decoder"}
 """Preset for a form of data; `small-encoder` for every other form."""
 SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
@@ -97,7 +97,8 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
         if "model" not in overridden(document, overrides).data:
             raise SpecError("model: is missing. Name one: model.preset=small, or write it down under [model].")
     else:
-        document = _from_data(str(target), overrides, values, contents)
+        source = target if isinstance(target, SourceSpec) else str(target)
+        document = _from_data(source, overrides, values, contents)
     document = overridden(document, overrides)
     model = document.data.get("model")
     kind = model.get("kind") if isinstance(model, Mapping) else None
@@ -224,14 +225,20 @@ def name_of(target: Target, document: TomlLayers) -> str:
     return stem.split(".")[0] or "run"
 
 
-def _from_data(target: str, overrides: Sequence[str], values: TomlLayers, contents: ContentsReader) -> TomlLayers:
-    """The recipe of a path to data; without a model, the preset that suits the form of the data."""
+def _from_data(
+    target: str | SourceSpec, overrides: Sequence[str], values: TomlLayers, contents: ContentsReader
+) -> TomlLayers:
+    """The recipe of a path to data, or of a source; without a model, the preset that suits the form of the data."""
+    name = target.kind if isinstance(target, SourceSpec) else target
     if "data" in values.data:
-        raise SpecError(f"data: {target} is data already. Give a model, a preset or a recipe as the target instead.")
+        raise SpecError(f"data: {name} is data already. Give a model, a preset or a recipe as the target instead.")
     keys = {tuple(split(key)): value for key, value in map(parse_override, overrides)}
     options = {key[2]: value for key, value in keys.items() if key[:2] == ("data", "source") and len(key) == 3}
-    source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
-    document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {target}"))
+    if isinstance(target, SourceSpec):
+        source = target
+    else:
+        source = decode(SourceSpec, {"path": target, **options}) if "kind" in options else _named(target, options)
+    document = values.over(TomlLayers.of({"data": {"source": source.to_dict()}}, f"target {name}"))
     choices = {tuple(split(key)): value for key, value in leaves(values.data) if key} | keys
     with suppress(SpecError):  # a mistake in the options is reported together with all others
         source = decode(SourceSpec, {**source.to_dict(), **options})
