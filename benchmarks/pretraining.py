@@ -182,7 +182,8 @@ def main() -> None:
             file.write(json.dumps(plan) + "\n")
     left = options.minutes - (time.monotonic() - began) / 60
     complete = run_all(options.work, options.out, scale, options.workers, left)
-    print(f"{len(read(options.out))} lines, {time.monotonic() - began:.0f} s, {'complete' if complete else 'not complete'}")
+    state = "complete" if complete else "not complete: the same command continues"
+    print(f"{len(read(options.out))} lines, {time.monotonic() - began:.0f} s, {state}")
     sys.exit(0 if complete else 1)
 
 

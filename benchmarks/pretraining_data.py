@@ -44,7 +44,8 @@ def write_all(data: Path, folder: Path) -> None:
     tasks["synopses"] = synopses(packages)
     for name, rows in tasks.items():
         write(folder / f"{name}.jsonl", rows)
-    held_out = {line for rows in tasks.values() for row in rows if row["split"] != "train" for line in lines(row["text"])}
+    held_out_texts = [row["text"] for rows in tasks.values() for row in rows if row["split"] != "train"]
+    held_out = {line for text in held_out_texts for line in lines(text)}
     sources = [[(one["split"], one["text"]) for one in read(data / SPEECHES)]]
     sources.append([(one["split"], one["description"]) for one in packages])
     pieces, dropped = list[Row](), 0
@@ -130,9 +131,8 @@ def letters(text: str) -> str:
 
 def read(file: Path) -> list[Row]:
     """The rows of a file of JSON lines, which may be compressed."""
-    opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
-    with opened as lines:
-        return [json.loads(line) for line in lines]
+    plain = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return [json.loads(line) for line in plain.decode("utf-8").split("\n") if line]
 
 
 def write(file: Path, rows: Iterable[Row]) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from anyformer.core import ModelSpec, Work, decode
 from anyformer.core.costs import cost
+from anyformer.data.batching.packings.bucket import Bucket
 from anyformer.data.preparation.pipeline import DataSpec, prepared_for
 from anyformer.data.preparation.shards import TOKENIZER, Prepared
 from anyformer.data.sources.jsonl import JSONLines
@@ -91,17 +92,22 @@ class Task:
         """The ways whose models can do the task."""
         return [name for name, way in WAYS.items() if way.writes or not self.generates]
 
-    def columns(self, way: str) -> dict[str, str]:
-        """Columns of the file beside the text. An encoder-decoder writes the name of the class, as T5 does."""
+    def source(self, way: str, file: Path) -> JSONLines:
+        """The texts. An encoder-decoder writes the name of the class, as T5 does."""
         if self.generates:
-            return {"target": "target"}
-        return {"target" if isinstance(WAYS[way].objective, SpanCorruption) else "label": "label"}
+            return JSONLines(path=str(file), target="target", split="split")
+        if self.writes_classes(way):
+            return JSONLines(path=str(file), target="label", split="split")
+        return JSONLines(path=str(file), label="label", split="split")
+
+    def writes_classes(self, way: str) -> bool:
+        return not self.generates and isinstance(WAYS[way].objective, SpanCorruption)
 
     def metrics(self, way: str) -> dict[str, str]:
         """Name in the table -> metric."""
         if self.generates:
             return {"chrF": "chrf", "BLEU": "bleu", "loss": "loss"}
-        return {"accuracy": "exact_match" if "target" in self.columns(way) else "accuracy"}
+        return {"accuracy": "exact_match" if self.writes_classes(way) else "accuracy"}
 
 
 TASKS = {
@@ -153,8 +159,8 @@ class Cell(NamedTuple):
 
 def text_data(folder: Path, scale: Scale) -> DataSpec:
     """The pre-training text, one piece in each row."""
-    source = JSONLines(path=str(folder / TEXT), text="text", split="split")
-    return DataSpec(source=source, tokenizer=BPE(size=scale.tokenizer), context=CONTEXT, packing="bucket")  # type: ignore[arg-type]
+    source = JSONLines(path=str(folder / TEXT), split="split")
+    return DataSpec(source=source, tokenizer=BPE(size=scale.tokenizer), context=CONTEXT, packing=Bucket())
 
 
 def make_plan(folder: Path, scale: Scale) -> Line:
@@ -267,7 +273,7 @@ def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpe
     """A fine-tuning. Both arms have the same recipe; one starts with the weights of the pre-training of its seed."""
     task, seed = TASKS[cell.task], SEEDS[0] if cell.trial else cell.seed
     steps = max(2, task.steps // scale.share)
-    source = JSONLines(path=str(folder / f"{cell.task}.jsonl"), text="text", split="split", **task.columns(cell.way))
+    source = task.source(cell.way, folder / f"{cell.task}.jsonl")
     tokenizer = File(path=str(folder / "tokenizer.json"), sentinels=0)
     run = train(
         model,
