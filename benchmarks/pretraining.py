@@ -174,7 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     began, scale = time.monotonic(), TINY if options.tiny else FULL
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_all(options.data, options.work)
+    write_all(options.data, options.work, scale.every)
     plan, stored = make_plan(options.work, scale), read(options.out)
     options.out.write_text("".join(json.dumps(line) + "\n" for line in stored), encoding="utf-8")  # no incomplete line
     if not stored:

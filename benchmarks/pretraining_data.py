@@ -34,19 +34,19 @@ LEAST_LETTERS = 20
 _NO_LETTER = re.compile(r"[\W\d_]+")
 
 
-def write_all(data: Path, folder: Path) -> None:
-    """Writes the files of the pre-training and of the tasks, unless they are there."""
+def write_all(data: Path, folder: Path, every: int = 1) -> None:
+    """Writes the files of the pre-training and of the tasks, unless they are there, from every n-th row of the data."""
     if (folder / TEXT).is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    packages = read(data / DESCRIPTIONS)
-    tasks = {"sentiment": sentiment(read(data / SENTIMENT)), "sections": sections(packages)}
+    packages = read(data / DESCRIPTIONS)[::every]
+    tasks = {"sentiment": sentiment(read(data / SENTIMENT)[::every]), "sections": sections(packages)}
     tasks["synopses"] = synopses(packages)
     for name, rows in tasks.items():
         write(folder / f"{name}.jsonl", rows)
     held_out_texts = [row["text"] for rows in tasks.values() for row in rows if row["split"] != "train"]
     held_out = {line for text in held_out_texts for line in lines(text)}
-    sources = [[(one["split"], one["text"]) for one in read(data / SPEECHES)]]
+    sources = [[(one["split"], one["text"]) for one in read(data / SPEECHES)[::every]]]
     sources.append([(one["split"], one["description"]) for one in packages])
     pieces, dropped = list[Row](), 0
     for split, texts in ((split, texts) for split in ("train", "valid") for texts in sources):
@@ -127,6 +127,11 @@ def lines(text: str) -> set[str]:
 def letters(text: str) -> str:
     """The letters of a text in lower case, by which texts are compared."""
     return _NO_LETTER.sub("", text.lower())
+
+
+def sizes_of(folder: Path, tasks: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Number of texts of each split of each task."""
+    return {name: dict(Counter(row["split"] for row in read(folder / f"{name}.jsonl"))) for name in tasks}
 
 
 def read(file: Path) -> list[Row]:

@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from anyformer.optim.schedules.linear import LinearSchedule
 from anyformer.run import Run, train
 from anyformer.study.planning import fit, measure_of
 from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, TrainSpec, load
-from benchmarks.pretraining_data import TEXT, shared
+from benchmarks.pretraining_data import TEXT, shared, sizes_of
 
 Line = dict[str, Any]
 PLAN, SHARED, PRETRAIN, FINETUNE = "plan", "shared", "pretrain", "finetune"
@@ -127,18 +127,16 @@ class Scale:
     """Tokens of an update of the first way, padding included."""
     share: int = 1
     """Fine-tunings take their updates divided by this."""
-    limit: int | None = None
-    """Test texts that are read; None: all."""
+    every: int = 1
+    """One of so many rows of the data is read."""
     tokenizer: int = PIECES
     overrides: tuple[str, ...] = ()
     """Changes of every model."""
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the `train` section."""
 
 
 FULL = Scale()
-TINY = Scale(4, 1024, 250, 8, 512, ("dim=32", "stack.depth=2"), {"device": "cpu"})
-"""A trial on a CPU."""
+TINY = Scale(4, 1024, 250, 20, 512, ("dim=32", "stack.depth=2"))
+"""A trial of the program."""
 
 
 class Cell(NamedTuple):
@@ -181,7 +179,7 @@ def make_plan(folder: Path, scale: Scale) -> Line:
         for name, model in models.items()
     }
     plan = {"texts": counts["samples"], "tokens": counts["tokens"], "length": length, "ways": ways}
-    plan = {"stage": PLAN, **plan, "settings": settings(scale)}
+    plan = {"stage": PLAN, **plan, "sets": sizes_of(folder, TASKS), "settings": settings(scale)}
     (folder / PLAN_FILE).write_text(json.dumps(plan), encoding="utf-8")
     return plan
 
@@ -252,7 +250,7 @@ def pretrain(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpec
         objective=WAYS[cell.way].objective,
         optimizer=AdamW(lr=cell.rate),
         schedule=Cosine(warmup=0.1),
-        train=TrainSpec(steps=steps, batch_tokens=way["batch_tokens"], stop=0, **scale.more),
+        train=TrainSpec(steps=steps, batch_tokens=way["batch_tokens"], stop=0),
         evaluate=EvaluateSpec(every=max(1, steps // 5), batches=20),
         checkpoint=CheckpointSpec(every=steps, keep=1, keep_best=not cell.trial),
         seed=cell.seed,
@@ -280,7 +278,7 @@ def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpe
         data=DataSpec(source=source, tokenizer=tokenizer, context=task.context),
         optimizer=AdamW(lr=cell.rate, weight_decay=0.01),
         schedule=LinearSchedule(warmup=0.1),
-        train=TrainSpec(steps=steps, batch_tokens=task.batch_tokens, stop=0, **scale.more),
+        train=TrainSpec(steps=steps, batch_tokens=task.batch_tokens, stop=0),
         evaluate=EvaluateSpec(every=max(1, steps // 8), batches=200),
         checkpoint=CheckpointSpec(every=steps, keep=1, keep_best=not cell.trial),
         init_from=weights(folder, cell.way, seed) if cell.arm == PRETRAINED else None,
@@ -292,7 +290,7 @@ def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpe
     if cell.trial:
         return facts
     metrics = task.metrics(cell.way)
-    scores = run.evaluate(split="test", metrics=tuple(metrics.values()), limit=scale.limit)
+    scores = run.evaluate(split="test", metrics=tuple(metrics.values()))
     return {**facts, "scores": {name: score_line(scores, metric) for name, metric in metrics.items()}}
 
 
