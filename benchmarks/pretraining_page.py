@@ -152,7 +152,8 @@ def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
         losses, seconds = ([run[key] for run in runs] for key in ("valid_loss", "seconds"))
         yield (
             f"| {way} ({SHAPES[way]}) | {runs[0]['params']:,} | {runs[0]['steps']:,} | {tokens / 1e6:.1f}M | "
-            f"{tokens / plan['tokens']:.1f} | {flops:.3g} | {runs[0]['rate']:g} | {_span(losses, 3)} | "
+            f"{tokens / plan['tokens']:.1f} | {flops:.3g} | "
+            f"{_rate(runs[0]['rate'], plan['settings']['pretraining_rates'])} | {_span(losses, 3)} | "
             f"{_span(seconds, 0)} |"
         )
     yield ""
@@ -162,6 +163,11 @@ def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
         f"different questions, and say nothing about each other. Seconds are those of the training loop while several "
         f"runs shared the device ({device}), so they are upper bounds."
     )
+
+
+def _rate(rate: float, tried: Sequence[float]) -> str:
+    """A rate, with a dagger if no lower or no higher one was tried."""
+    return f"{rate:g} †" if rate in (min(tried), max(tried)) else f"{rate:g}"
 
 
 def _span(values: Sequence[float], digits: int) -> str:
@@ -200,14 +206,13 @@ def _sets(plan: Line) -> Iterator[str]:
 def _fine_tunings(plan: Line, results: Results) -> Iterator[str]:
     yield "| task | pre-trained by | arm | rate | updates | best update | parameters | seconds of a run |"
     yield "|---|---|---|---|---|---|---|---|"
-    ends = {min(plan["settings"]["rates"]), max(plan["settings"]["rates"])}
     for name, task in TASKS.items():
         for way in task.ways():
             for arm in ARMS:
                 runs = _runs(plan, results, FINETUNE, way, name, arm)
                 rate = best_rate(Cell(FINETUNE, way, name, arm, 0, 0.0, False), results)
                 assert rate is not None
-                label = f"{name} | {way} | {arm} | {rate:g}{' †' if rate in ends else ''}"
+                label = f"{name} | {way} | {arm} | {_rate(rate, plan['settings']['rates'])}"
                 best, seconds = ([run[key] for run in runs] for key in ("best_step", "seconds"))
                 yield (
                     f"| {label} | {runs[0]['steps']:,} | {_span(best, 0)} | {runs[0]['params']:,} | "
