@@ -1,0 +1,233 @@
+"""Writes docs/pre-training.md from the stored runs: `python -m benchmarks.pretraining_page`
+
+The runs are those of `python -m benchmarks.pretraining`, in docs/results/pretraining.jsonl.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from anyformer.statistics.intervals import Interval
+from anyformer.statistics.paired import t_interval
+from benchmarks.finetuning import read
+from benchmarks.pretraining import Results, best_rate, results_of
+from benchmarks.pretraining_data import CLASSES, LABELLED, LONG_LINE, PAIRS, PIECE
+from benchmarks.pretraining_runs import (
+    ARMS,
+    FINETUNE,
+    PLAN,
+    PRETRAIN,
+    PRETRAINED,
+    SHARED,
+    TASKS,
+    WAYS,
+    Cell,
+    Line,
+)
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, RESULTS = DOCS / "pre-training.md", DOCS / "results" / "pretraining.jsonl"
+SHAPES = {"next token": "decoder", "masked words": "encoder", "span corruption": "encoder-decoder"}
+INTRODUCTION = """# Pre-training, three ways
+
+Written by `python -m benchmarks.pretraining_page` from docs/results/pretraining.jsonl; do not edit.
+
+Three models learn the same text: a decoder the next token, an encoder masked words (15%), an encoder-decoder span
+corruption (15% in spans of 3). Each has as many FLOPs and about as many parameters. Each is then fine-tuned, beside the
+same model with random weights, on two labelled sets and on a task that writes. Three seeds: this is **a look, not a
+verdict** ([studies.md](studies.md)); an interval is for its row alone.
+
+    python -m benchmarks.pretraining --data FOLDER --work FOLDER --out docs/results/pretraining.jsonl
+    python -m benchmarks.pretraining_page
+"""
+FIXED = """
+## What was fixed before the first run
+
+The settings are constants of benchmarks/pretraining_runs.py and benchmarks/pretraining_data.py, committed before any
+run of the study. No run was left out.
+
+- **Text**: training splits of the Debian package descriptions and of the State of the Union speeches, cut and joined to
+  pieces of at most {piece} characters, {pieces:,} pieces of {length} tokens on average (BPE, {vocabulary:,}).
+- **Models**: the presets `small`, `small-encoder` and `small-encoder-decoder`, rotary positions, 8 heads, dropout
+  {dropout:g}; the encoder-decoder is narrower, so that parameters agree within 2%.
+- **FLOPs**: those of the cost ledger (`anyformer cost`), forward and backward, of the tokens without padding; a head
+  counts at the positions that it predicts. All ways make {steps:,} updates, and the batch of each is as large as makes
+  an update cost the same. So the cheaper a text, the more texts are read: the same text is seen more often.
+- **Pre-training rate**: of {pretraining_rates}, the one with the lowest validation loss after a quarter of the updates
+  with seed {trial_seed}, which is not judged. AdamW, cosine with a warm-up of 10%.
+- **Fine-tuning**: the same updates, batches, AdamW and linear schedule for both arms of a model, all weights learn. The
+  rate is chosen for each arm alone, of the same {rates}, by the validation loss of whole runs with seed {trial_seed}
+  (with the pre-trained weights of seed 0). Of each run the checkpoint with the lowest validation loss is judged, once,
+  on the whole test split. Seeds 0, 1 and 2 set the pre-training and the fine-tuning.
+- **Classes**: the decoder answers from a special token at the end, the encoder from one at the beginning. The
+  encoder-decoder writes the name of the class, as T5 does, which counts if it is right to the letter.
+- **Scores**: accuracy; for synopses chrF (sacrebleu, greedy), BLEU, and the loss in nats a token.
+- **Not held equal**: padding, seconds, and the texts of an update. Larger models, more text or another budget can
+  change the order of the ways; a rate at an end of those tried may not be the best one.
+"""
+
+
+def page(lines: Sequence[Line]) -> str:
+    """The whole page."""
+    plan, results = next(line for line in lines if line["stage"] == PLAN), results_of(lines)
+    parts = [INTRODUCTION, "## What pre-training gains", "", *_gains(plan, results), "", *_sentences(plan, results)]
+    parts += ["", "## What was pre-trained", "", *_pretrainings(plan, results), "", *_overlap(results)]
+    settings = plan["settings"]
+    rates = {name: ", ".join(f"{rate:g}" for rate in settings[name]) for name in ("pretraining_rates", "rates")}
+    facts = {**settings, **rates, "piece": PIECE, "pieces": plan["texts"], "length": plan["length"]}
+    parts += [FIXED.format(**facts), "## The fine-tunings", "", *_sets(plan), "", *_fine_tunings(plan, results)]
+    return "\n".join([*parts, ""])
+
+
+def _runs(plan: Line, results: Results, stage: str, way: str, task: str = "", arm: str = "") -> list[Line]:
+    """The runs that are judged, by seed."""
+    cells = [Cell(stage, way, task, arm, seed, 0.0, False) for seed in plan["settings"]["seeds"]]
+    return [results[cell.key] for cell in cells if cell.key in results]
+
+
+def _scores(plan: Line, results: Results, way: str, task: str, score: str) -> tuple[list[float], list[float]]:
+    """The scores of both arms for the seeds that both have."""
+    by_seed = [
+        {run["seed"]: run["scores"][score]["value"] for run in _runs(plan, results, FINETUNE, way, task, arm)}
+        for arm in ARMS
+    ]
+    seeds = sorted(by_seed[0].keys() & by_seed[1].keys())
+    return [by_seed[0][seed] for seed in seeds], [by_seed[1][seed] for seed in seeds]
+
+
+def gain(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """The mean of the differences by seed, with Student's interval."""
+    return t_interval([one - other for one, other in zip(ours, theirs, strict=True)])
+
+
+def _gains(plan: Line, results: Results) -> Iterator[str]:
+    yield "| task | score | pre-trained by | pre-trained | random weights | gain (95% over seeds) |"
+    yield "|---|---|---|---|---|---|"
+    for name, task in TASKS.items():
+        for score in task.metrics(next(iter(WAYS))):
+            for way in WAYS:
+                better = " (lower is better)" if score == "loss" else ""
+                label = f"| {task.title} | {score}{better} | {way} ({SHAPES[way]})"
+                if way not in task.ways():
+                    yield f"{label} | an encoder cannot write | | |"
+                    continue
+                ours, theirs = _scores(plan, results, way, name, score)
+                digits = 1 if score in ("chrF", "BLEU") else 3
+                means = f"{fmean(ours):.{digits}f} | {fmean(theirs):.{digits}f}"
+                yield f"{label} | {means} | {_with_ends(gain(ours, theirs), digits)} |"
+
+
+def _with_ends(interval: Interval, digits: int) -> str:
+    ends = "" if interval.low is None else f" ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})"
+    return f"{interval.value:+.{digits}f}{ends}"
+
+
+def _sentences(plan: Line, results: Results) -> Iterator[str]:
+    """What the table shows, for the first score of each task."""
+    for name, task in TASKS.items():
+        score = next(iter(task.metrics(task.ways()[0])))
+        pairs = {way: _scores(plan, results, way, name, score) for way in task.ways()}
+        gains = {way: gain(*pair) for way, pair in pairs.items()}
+        clear = [way for way, interval in gains.items() if interval.low is not None and interval.low > 0]
+        worse = [way for way, interval in gains.items() if interval.high is not None and interval.high < 0]
+        best = max(pairs, key=lambda way: fmean(pairs[way][0]))
+        text = f"- {task.title}: the highest {score} is that of {best}."
+        text += f" The interval of the gain is above 0 for {_listed(clear)}"
+        yield f"{text}, and below 0 for {_listed(worse)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
+    yield (
+        "| way | parameters | updates | tokens of text read | passes over the text | FLOPs | rate | validation loss | "
+        "seconds of a run |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for way in WAYS:
+        runs = _runs(plan, results, PRETRAIN, way)
+        tokens, flops = (fmean(run[key] for run in runs) for key in ("tokens", "flops"))
+        losses, seconds = ([run[key] for run in runs] for key in ("valid_loss", "seconds"))
+        yield (
+            f"| {way} ({SHAPES[way]}) | {runs[0]['params']:,} | {runs[0]['steps']:,} | {tokens / 1e6:.1f}M | "
+            f"{tokens / plan['tokens']:.1f} | {flops:.3g} | "
+            f"{_rate(runs[0]['rate'], plan['settings']['pretraining_rates'])} | {_span(losses, 3)} | "
+            f"{_span(seconds, 0)} |"
+        )
+    yield ""
+    device = _runs(plan, results, PRETRAIN, next(iter(WAYS)))[0]["device"]
+    yield (
+        f"The text has {plan['tokens'] / 1e6:.1f}M unique tokens. Three seeds each; losses of different ways are of "
+        f"different questions, and say nothing about each other. Seconds are those of the training loop while several "
+        f"runs shared the device ({device}), so they are upper bounds."
+    )
+
+
+def _rate(rate: float, tried: Sequence[float]) -> str:
+    """A rate, with a dagger if no lower or no higher one was tried."""
+    return f"{rate:g} †" if rate in (min(tried), max(tried)) else f"{rate:g}"
+
+
+def _span(values: Sequence[float], digits: int) -> str:
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _overlap(results: Results) -> Iterator[str]:
+    shared = results[Cell(SHARED, "", "", "", 0, 0.0, False).key]
+    sentiment, descriptions, targets = shared["sentiment"], shared["synopses"], shared["targets"]
+    yield (
+        f"**Test texts are not in the pre-training text.** Packages and speeches of the validation and test splits are "
+        f"left out, splits are by source package, and of the {shared['texts']:,} training texts {shared['dropped']:,} "
+        f"were dropped because a line of {LONG_LINE} or more letters, or the whole text, is in a validation or test "
+        f"text of a task. What is left in common with the {sentiment['tests']:,} test texts of sentiment: "
+        f"{sentiment['shared']}; with the {descriptions['tests']:,} test descriptions: {descriptions['shared']}. Of "
+        f"{targets['long']:,} test synopses of 20 or more letters {targets['present']:,} occur somewhere in the "
+        f"pre-training text. The training descriptions of sections and synopses may be in the pre-training text, "
+        f"without label and synopsis."
+    )
+
+
+def _sets(plan: Line) -> Iterator[str]:
+    yield "| task | texts for training / validation / test | |"
+    yield "|---|---|---|"
+    notes = {
+        "sentiment": "reviews and tweets, positive or negative",
+        "sections": f"the {CLASSES} largest sections; of their training descriptions {LABELLED:,} at most",
+        "synopses": f"of the training pairs {PAIRS:,} at most",
+    }
+    for name, task in TASKS.items():
+        texts = " / ".join(f"{plan['sets'][name][split]:,}" for split in ("train", "valid", "test"))
+        yield f"| {name}: {task.title} | {texts} | {notes[name]} |"
+
+
+def _fine_tunings(plan: Line, results: Results) -> Iterator[str]:
+    yield "| task | pre-trained by | arm | rate | updates | best update | parameters | seconds of a run |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, task in TASKS.items():
+        for way in task.ways():
+            for arm in ARMS:
+                runs = _runs(plan, results, FINETUNE, way, name, arm)
+                rate = best_rate(Cell(FINETUNE, way, name, arm, 0, 0.0, False), results)
+                assert rate is not None
+                label = f"{name} | {way} | {arm} | {_rate(rate, plan['settings']['rates'])}"
+                best, seconds = ([run[key] for run in runs] for key in ("best_step", "seconds"))
+                yield (
+                    f"| {label} | {runs[0]['steps']:,} | {_span(best, 0)} | {runs[0]['params']:,} | "
+                    f"{_span(seconds, 0)} |"
+                )
+    yield ""
+    yield f"A dagger: the lowest or the highest rate that was tried. {PRETRAINED.capitalize()} and random weights of a"
+    yield "model differ in nothing but the weights that they start with, and the rate."
+
+
+def main() -> None:
+    lines = read(RESULTS)
+    PAGE.write_text(page(lines), encoding="utf-8")
+    print(f"wrote {PAGE.name}: {len(lines)} lines")
+
+
+if __name__ == "__main__":
+    main()

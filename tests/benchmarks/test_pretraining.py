@@ -1,0 +1,160 @@
+"""The study of three ways to pre-train: what it holds equal, the order of its runs, and the page that shows them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.pretraining import Results, best_rate, fine_tunings, missing, results_of, trials
+from benchmarks.pretraining_data import cut, letters, read, write_all
+from benchmarks.pretraining_page import PAGE, RESULTS, gain, page
+from benchmarks.pretraining_runs import (
+    ARMS,
+    FINETUNE,
+    FULL,
+    PLAN,
+    PRETRAIN,
+    PRETRAINED,
+    RANDOM,
+    SEEDS,
+    SHARED,
+    TASKS,
+    TINY,
+    TRIAL_SEED,
+    WAYS,
+    Cell,
+    Line,
+    compute,
+    make_plan,
+    settings,
+    weights,
+)
+
+from anyformer.disk import RECIPE
+
+
+def line(cell: Cell) -> Line:
+    """A stored run: pre-training is worth 0.1, the first rate is the best."""
+    scores = {"accuracy": 0.7, "chrF": 20.0, "BLEU": 2.0, "loss": 4.0}
+    more = 0.1 * (cell.arm == PRETRAINED) + 0.01 * cell.seed
+    facts = {"steps": 10, "best_step": 5, "tokens": 300, "seconds": 2.0, "device": "CPU", "params": 9, "flops": 7}
+    scored = {name: {"value": value + more, "texts": 5} for name, value in scores.items()}
+    return {**cell._asdict(), **facts, "valid_loss": 3 + cell.rate, "scores": scored}
+
+
+def stored(folder: Path, stop: int = 10_000) -> Results:
+    """The results of the first runs, each begun in its turn; with the folders of their weights."""
+    results: Results = {}
+    while len(results) < stop and (cell := next(missing(folder, results), None)):
+        results[cell.key] = line(cell) if cell.stage != SHARED else {**cell._asdict(), **OVERLAP}
+        if cell.stage == PRETRAIN and not cell.trial:
+            place = weights(folder, cell.way, cell.seed) / RECIPE
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+    return results
+
+
+OVERLAP = {
+    "texts": 9, "dropped": 1, "targets": {"long": 3, "present": 0},
+    "sentiment": {"tests": 2, "shared": "nothing"}, "synopses": {"tests": 2, "shared": "nothing"},
+}  # fmt: skip
+
+
+def test_every_arm_of_a_model_gets_the_same_trials_on_a_seed_that_is_not_judged(tmp_path: Path) -> None:
+    results = stored(tmp_path)
+    for task, way in {(task, way) for task, way, _ in fine_tunings()}:
+        chosen = {
+            arm: {(run["rate"], run["seed"]) for run in results.values() if run["trial"] and run["arm"] == arm
+                  and (run["task"], run["way"]) == (task, way)}
+            for arm in ARMS
+        }  # fmt: skip
+        assert chosen[PRETRAINED] == chosen[RANDOM] and {seed for _, seed in chosen[RANDOM]} == {TRIAL_SEED}
+    assert TRIAL_SEED not in SEEDS
+
+
+def test_a_run_begins_when_all_trials_of_its_rate_are_stored_and_its_weights_are_there(tmp_path: Path) -> None:
+    results: Results = {}
+    cell = Cell(PRETRAIN, "next token", "", "", 0, 0.0, False)
+    for trial in trials(cell):
+        assert best_rate(cell, results) is None
+        results[trial.key] = line(trial)
+    assert best_rate(cell, results) == min(trial.rate for trial in trials(cell))
+    assert not [each for each in missing(tmp_path, results) if each.arm == PRETRAINED]
+
+
+def test_weights_that_are_lost_are_trained_again_only_if_they_are_needed(tmp_path: Path) -> None:
+    results = stored(tmp_path)
+    assert next(missing(tmp_path, results), None) is None
+    (weights(tmp_path, "masked words", 1) / RECIPE).unlink()
+    assert next(missing(tmp_path, results), None) is None
+    del results[Cell(FINETUNE, "masked words", "sections", PRETRAINED, 1, 0.0, False).key]
+    (cell,) = missing(tmp_path, results)
+    assert (cell.stage, cell.way, cell.seed) == (PRETRAIN, "masked words", 1)
+
+
+def test_an_encoder_gets_no_task_that_writes(tmp_path: Path) -> None:
+    ways = {run["way"] for run in stored(tmp_path).values() if run["task"] == "synopses"}
+    assert ways == {"next token", "span corruption"}
+
+
+def test_the_page_pairs_the_arms_by_seed(tmp_path: Path) -> None:
+    plan = {"stage": PLAN, "texts": 10, "tokens": 100, "length": 10, "settings": settings(TINY)}
+    plan["sets"] = {name: {"train": 9, "valid": 1, "test": 2} for name in TASKS}
+    text = page([plan, *json.loads(json.dumps(list(stored(tmp_path).values())))])
+    assert "| next token (decoder) | 0.810 | 0.710 | +0.100 (+0.100 to +0.100) |" in text
+    assert text.count("an encoder cannot write") == 3
+    assert gain([1.0, 2.0], [0.0, 0.0]).value == 1.5
+
+
+def data(folder: Path) -> Path:
+    """Small data of the three files."""
+    splits = [("train", "valid", "test")[max(0, n % 10 - 7)] for n in range(100)]
+    packages = [
+        {"split": split, "section": ("games", "libs")[n % 2], "synopsis": f"a tool for job number {n}",
+         "description": f"The program {chr(97 + n // 26) * 4}{chr(97 + n % 26) * 4} does a job on many machines.\n" * 4}
+        for n, split in enumerate(splits)
+    ]  # fmt: skip
+    packages[7]["description"] += packages[8]["description"]  # a training text with a line of validation
+    short = [{"split": split, "text": f"good {n}", "label": ("bad", "good")[n % 2]} for n, split in enumerate(splits)]
+    speech = [{"split": split, "text": "My fellow citizens, we meet again. " * 60} for split in ("train", "valid")]
+    for name, rows in (("descriptions", packages), ("sentiment", short), ("speeches", speech)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    return folder
+
+
+def test_a_training_text_with_a_line_of_a_held_out_text_is_dropped(tmp_path: Path) -> None:
+    write_all(data(tmp_path), tmp_path / "made")
+    train = "".join(letters(row["text"]) for row in read(tmp_path / "made/text.jsonl") if row["split"] == "train")
+    assert train and letters("My fellow citizens") in train
+    assert letters("aaaahhhh") not in train and letters("aaaaaaaa") in train
+    assert read(tmp_path / "made/dropped.jsonl")[0]["dropped"] == 1
+
+
+def test_pieces_have_every_word_once() -> None:
+    texts = [f"one {n} two" * 5 for n in range(40)]
+    pieces = list(cut(texts, 50))
+    assert " ".join(pieces).split() == " ".join(texts).split() and max(map(len, pieces)) <= 50
+
+
+@pytest.mark.slow
+def test_an_update_of_each_way_costs_the_same_and_every_task_is_learned(tmp_path: Path) -> None:
+    write_all(data(tmp_path), tmp_path / "made")
+    plan = make_plan(tmp_path / "made", TINY)
+    costs = [way["flops_per_text"] * way["batch_tokens"] for way in plan["ways"].values()]
+    assert max(costs) / min(costs) < 1.01
+    sizes = [way["params"] for way in plan["ways"].values()]
+    assert max(sizes) / min(sizes) < 1.05
+    for way in WAYS:
+        compute(tmp_path / "made", Cell(PRETRAIN, way, "", "", 0, 1e-3, False), TINY)
+        for task in (name for name in TASKS if way in TASKS[name].ways()):
+            run = compute(tmp_path / "made", Cell(FINETUNE, way, task, PRETRAINED, 0, 1e-3, False), TINY)
+            assert run["scores"].keys() == TASKS[task].metrics(way).keys()
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="the study has not been run")
+def test_the_stored_page_is_made_from_the_stored_runs_with_the_settings_of_the_script() -> None:
+    lines = read(RESULTS)
+    assert PAGE.read_text(encoding="utf-8") == page(lines)
+    assert lines[0]["settings"] == json.loads(json.dumps(settings(FULL)))
+    assert next(missing(Path("nowhere"), results_of(lines)), None) is None
