@@ -1,8 +1,10 @@
 """The doctor: every check on data that have its fault, and on data that have not."""
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,11 +26,13 @@ from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.checks.unknown import Unknown
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.record import Record
+from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.sources.number_words import NumberWords
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.byte import Byte
+from anyformer.errors import DataError
 
 PAIRS = [replace(record, where=f"line {n}") for n, record in enumerate(NumberWords(count=600).records(), 1)]
 TEXTS = [Record(record.text, where=record.where) for record in PAIRS]
@@ -103,9 +107,26 @@ def test_held_out_texts_in_training_are_told_though_not_word_for_word() -> None:
     assert not findings(Overlap(), [*TEXTS, *copies])
 
 
-def test_labels_that_are_all_the_same_are_told() -> None:
+@pytest.mark.parametrize("label", ["ham", "7", "7.5"])
+def test_labels_that_are_all_the_same_are_refused(label: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(json.dumps({"body": f"text {n}", "topic": label}) for n in range(60)))
+    spec = DataSpec(source=JSONLines(path=str(file), text="body", label="topic"), tokenizer=Byte())
+    message = f"every label of training in the column 'topic' is '{label}'.*data.source.label=null"
+    for read in (diagnose, partial(prepare, folder=tmp_path / "prepared")):
+        with pytest.raises(DataError, match=message):
+            read(spec)
+    assert not diagnose(spec.with_("source.label", None)).contents.classes
+
+
+def test_tags_that_are_all_the_same_are_refused() -> None:
+    tagged = [replace(record, tags=("noun",) * len(record.text.split(" "))) for record in TEXTS]
+    with pytest.raises(DataError, match="every label of training in the source 'test_listed' is 'noun'"):
+        diagnose(DataSpec(source=Listed.of(tagged), tokenizer=Byte()))
+
+
+def test_labels_that_are_nearly_all_the_same_are_told() -> None:
     ham = [replace(record, label="ham") for record in TEXTS]
-    assert "every label is 'ham'" in the_only(Labels(), ham).text
     nearly = the_only(Labels(), [*ham, Record("x", label="spam", where="line 601")])
     assert "600 of 601 labels" in nearly.text and nearly.where == ("line 601",)
     assert not findings(Labels(), [replace(record, label=str(n % 2)) for n, record in enumerate(TEXTS)])

@@ -58,6 +58,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         view = look(spec)
+    view.refuse_constant_label()
     skipped = [Finding("skipped", str(warning.message)) for warning in caught]
     skipped += [Finding("source", text) for text in spec.source.warnings()]
     tokenizer = spec.tokenizer.train(view.sample)
