@@ -24,6 +24,7 @@ from anyformer.data.checks.language import Language
 from anyformer.data.checks.lengths import Lengths
 from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
+from anyformer.data.checks.spellings import Spellings
 from anyformer.data.checks.unknown import Unknown
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepare
@@ -130,6 +131,16 @@ def test_labels_that_are_nearly_all_the_same_are_told() -> None:
     nearly = the_only(Labels(), [*ham, Record("x", label="spam", where="line 601")])
     assert "600 of 601 labels" in nearly.text and nearly.where == ("line 601",)
     assert not findings(Labels(), [replace(record, label=str(n % 2)) for n, record in enumerate(TEXTS)])
+
+
+def test_classes_in_several_spellings_are_named() -> None:
+    labels = ["Spam", "spam", "spam ", "ham"] * 150
+    finding = the_only(Spellings(), [replace(record, label=labels[n]) for n, record in enumerate(TEXTS)])
+    assert "1 label in several spellings" in finding.text and finding.where[0] == "line 2"
+    assert "'Spam' (150), 'spam' (150), 'spam ' (150)." in finding.text and "ham" not in finding.text.lower().split()
+    tagged = replace(TEXTS[0], tags=("NOUN", "noun", "verb"))
+    assert "'NOUN' (1), 'noun' (1)" in the_only(Spellings(), [tagged]).text
+    assert not findings(Spellings(), [replace(record, label="ab"[n % 2]) for n, record in enumerate(TEXTS)])
 
 
 def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> None:
