@@ -26,6 +26,7 @@ from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.checks.spellings import Spellings
 from anyformer.data.checks.unknown import Unknown
+from anyformer.data.checks.words_among_numbers import WordsAmongNumbers
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.record import Record
@@ -141,6 +142,19 @@ def test_classes_in_several_spellings_are_named() -> None:
     tagged = replace(TEXTS[0], tags=("NOUN", "noun", "verb"))
     assert "'NOUN' (1), 'noun' (1)" in the_only(Spellings(), [tagged]).text
     assert not findings(Spellings(), [replace(record, label="ab"[n % 2]) for n, record in enumerate(TEXTS)])
+
+
+def test_words_among_numbers_are_named() -> None:
+    labels = ["n/a", "unknown", "n/a", *(f"{n / 8}" for n in range(597))]
+    finding = the_only(WordsAmongNumbers(), [replace(record, label=labels[n]) for n, record in enumerate(TEXTS)])
+    assert "3 of 600 labels (0.5%) are no numbers: 'n/a' (2), 'unknown' (1)." in finding.text
+    assert "each of the 597 numbers is a class" in finding.text and finding.where == ("line 1", "line 2", "line 3")
+
+
+@pytest.mark.parametrize(("labels"), [["12", "n/a"], [f"{n}" for n in range(99)], ["n/a", *map(str, range(5))]])
+def test_labels_that_are_meant_as_words_or_numbers_are_not_reported(labels: list[str]) -> None:
+    items = [replace(record, label=labels[n % len(labels)]) for n, record in enumerate(TEXTS)]
+    assert not findings(WordsAmongNumbers(), items)
 
 
 def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> None:
