@@ -81,6 +81,8 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
             f"{counted(counts['documents'], 'texts')} ({human(counts['tokens'])} tokens)" for counts in splits.values()
         ]
         yield "data      " + ", ".join(f"{name} {text}" for name, text in zip(splits, names, strict=True))
+        for unit in filter(None, (part.loss_unit for part in recipe.objective.parts)):
+            yield f"loss      {unit}; anyformer evaluate reports errors in the units of the data"
     budget = budget_of(recipe.train, cost.step_flops)
     if budget.steps is None:
         length, seconds = f"{recipe.train.minutes:g} minutes", budget.seconds or 0.0

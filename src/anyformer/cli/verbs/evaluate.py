@@ -48,7 +48,8 @@ def evaluate(
     screen: Screen,
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
-    loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; recall; only with --metric ter: TER.
+    loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; squared and absolute
+    error, R squared; recall; only with --metric ter: TER.
     A simple method is compared with: a bag of words, an n-gram, BM25. The report of the run shows these scores."""
     from anyformer.cli.output import run_options
     from anyformer.core.readable_numbers import counted
