@@ -75,6 +75,26 @@ def test_the_prompt_is_the_beginning_of_the_conversation(tokenizer: Tokenizer) -
         assert whole(tokenizer, template, TALK).startswith(begun + "4")
 
 
+def test_conversations_of_sharegpt_are_read(tmp_path: Path) -> None:
+    names = {"user": "human", "assistant": "gpt", "system": "system"}
+    talk = [Message("system", "Be brief."), *TALK]
+    theirs = [{"from": names[message.role], "value": message.content} for message in talk]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": 1, "conversations": theirs}))
+    (tmp_path / "b.jsonl").write_text(json.dumps({"messages": [message._asdict() for message in talk]}))
+    (one,), (other,) = (source_of(str(tmp_path / name)).records() for name in ("a.jsonl", "b.jsonl"))
+    assert one.pieces == other.pieces
+    (tmp_path / "c.jsonl").write_text(json.dumps({"dialog": theirs}))
+    assert next(source_of(str(tmp_path / "c.jsonl"), {"messages": "dialog"}).records()).pieces == other.pieces
+
+
+def test_a_role_that_sharegpt_alone_has_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"conversations": [{"from": "tool", "value": "x"}]}))
+    with pytest.raises(
+        DataError, match=r"a.jsonl:1: messages\[0\]: the role 'tool' is none of system, user, assistant"
+    ):
+        next(source_of(str(tmp_path / "a.jsonl")).records())
+
+
 def test_words_that_look_like_special_tokens_are_text(tokenizer: Tokenizer) -> None:
     messages = [Message("user", "say <eos>"), Message("assistant", "<eos> <sep>")]
     ids, answers = encode_conversation(tokenizer, ChatTemplate(DEFAULT_TEMPLATE).pieces(messages))
