@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.live import Live as LiveDisplay
 from rich.text import Text
 
@@ -50,7 +49,7 @@ def errors_on_one_rank() -> Iterator[None]:
             raise
         if not isinstance(error, OtherRankFailed | Interrupted | TrainingError):
             complain(f"process {rank()}: {error}")
-        raise typer.Exit(error.exit_code) from None
+        raise SystemExit(error.exit_code) from None
 
 
 def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | None) -> None:
