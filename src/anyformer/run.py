@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from anyformer.core import Model, ModelSpec, decode
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
+from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import Record
 from anyformer.data.sources.named_source import NOTHING, relocated, source_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -37,6 +39,7 @@ from anyformer.errors import CheckpointError, DataError, SpecError, refuse_strin
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
+from anyformer.evaluation.training_overlap import training_overlap
 from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
 from anyformer.inference.assistant import Assistant
 from anyformer.inference.calibration import Calibration, calibrated
@@ -220,9 +223,12 @@ class Run:
     def evaluate(
         self, data: str | None = None, metrics: Collection[str] = (), limit: int | None = None, split: str | None = None
     ) -> Scores:
-        """The scores of a path to data, or of the run's own validation split."""
+        """The scores of a path to data, with a warning if the run was trained on texts of them; or of the run's own
+        validation split."""
         refuse_string("metrics", metrics)
         records = list(islice(self.records(data, split), limit))
+        if data is not None and (overlap := self.training_overlap(records)):
+            warnings.warn(overlap, stacklevel=2)
         return evaluate(Job(predictor=self._trained, records=records), metrics).scores
 
     def store_evaluation(self, split: str, facts: Mapping[str, Any]) -> None:
@@ -259,13 +265,30 @@ class Run:
             has = f" They have {there}." if there else ""
             advice = f"{has} Or name other data: anyformer evaluate RUN DATA"
             raise DataError(f"{self.folder}: its data have no split {split!r}.{advice}")
-        data_spec = relocated(self.recipe.data, self.environment.get("began_in"))
-        if data_spec.fingerprint() != self.environment["data_fingerprint"]:
+        if (data_spec := self._unchanged_data(self.recipe.data)) is None:
             raise DataError(
                 f"{self.folder}: its data have changed since, so held-out records may have been used in training. "
                 f"Name other data: anyformer evaluate RUN DATA"
             )
         return held_out(data_spec, split)
+
+    def training_overlap(self, records: Sequence[Record]) -> str | None:
+        """A warning if texts of these records, or long parts of them, were in the training data of this run; also if
+        these data can no longer be read. None for a run that was imported, without data."""
+        if self.recipe.data is None:
+            return None
+        try:
+            data, reason = self._unchanged_data(self.recipe.data), "they have changed since"
+        except DataError as error:
+            data, reason = None, str(error)
+        if data is None:
+            return f"not compared with the training data of {self.folder}, which may have the same texts: {reason}"
+        return training_overlap(data, records, str(self.folder))
+
+    def _unchanged_data(self, data: DataSpec) -> DataSpec | None:
+        """The data of this run where they are now; None if they have changed."""
+        data = relocated(data, self.environment.get("began_in"))
+        return data if data.fingerprint() == self.environment["data_fingerprint"] else None
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:

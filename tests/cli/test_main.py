@@ -1,7 +1,9 @@
 """The command line itself: exit codes, what is said of mistakes, and that it stays light."""
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -109,7 +111,17 @@ def test_a_bug_is_one_line_and_debug_shows_the_traceback(monkeypatch: pytest.Mon
 def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     fail_with(KeyboardInterrupt(), monkeypatch)
     assert main(["cost"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_during_an_import_is_one_line_whatever_the_import_makes_of_it(tmp_path: Path) -> None:
+    lines = ("import time", "print('begun', flush=True)", "try:", "    time.sleep(60)", "except KeyboardInterrupt:")
+    (tmp_path / "slow.py").write_text("\n".join([*lines, "    raise ImportError('numpy failed') from None"]))
+    command = [sys.executable, "-m", "anyformer", "--import", str(tmp_path / "slow.py"), "cost", "small"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline() == "begun\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate()[1] == "interrupted\n" and child.returncode == 130
 
 
 def test_a_reader_that_leaves_early_hears_no_complaint() -> None:

@@ -73,6 +73,31 @@ def test_diff_says_what_only_one_side_has() -> None:
     assert plain.diff(plain) == {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rates(Spec):
+    rate: float = 0.0
+    share: float | None = None
+    rates: float | tuple[float, ...] | dict[str, float] = 0.0
+    either: int | float = 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Rates(rate=0), Rates()),
+        (Rates(rate=-0.0), Rates()),
+        (Rates(share=0), Rates(share=0.0)),
+        (Rates(rates=(0, 0.5)), Rates(rates=(0.0, 0.5))),
+        (Rates(rates={"a": 1}), Rates(rates={"a": 1.0})),
+        (Rates(rates=1), Rates(rates=1.0)),
+        (MLP(dropout=0), MLP(dropout=0.0)),
+    ],
+)
+def test_whole_numbers_are_floats_where_a_field_declares_them(one: Spec, other: Spec) -> None:
+    assert one == other and one.digest() == other.digest()
+    assert isinstance(Rates(rate=2).rate, float) and isinstance(Rates(either=2).either, int)
+
+
 def test_equal_specs_have_equal_digests_and_others_have_not() -> None:
     assert decoder().digest() == decoder().digest()
     assert decoder().digest() != replace(decoder(), dim=64).digest()

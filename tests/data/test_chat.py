@@ -12,12 +12,14 @@ from anyformer.data.chat.template import (
     Message,
     encode_conversation,
 )
+from anyformer.data.checks.diagnosis import diagnose
 from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.sources.chat import Chat
 from anyformer.data.sources.named_source import source_of
 from anyformer.data.tokenizers.byte import Byte
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import DataError, SpecError
+from anyformer.evaluation.evaluating import token_count
 from anyformer.objectives.chat import ChatAnswers
 from anyformer.training.loop.feed import Loader
 
@@ -73,6 +75,36 @@ def test_the_prompt_is_the_beginning_of_the_conversation(tokenizer: Tokenizer) -
     for template in (DEFAULT_TEMPLATE, CHATML):
         begun = whole(tokenizer, template, TALK[:3], prompt=True)
         assert whole(tokenizer, template, TALK).startswith(begun + "4")
+
+
+def test_the_data_card_and_evaluation_count_the_tokens_of_training(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    messages = [message._asdict() for message in TALK]
+    (tmp_path / "a.jsonl").write_text("\n".join([json.dumps({"messages": messages})] * 9))
+    spec = DataSpec(source=Chat(path=str(tmp_path / "a.jsonl")), tokenizer=Byte(), valid=0.0)
+    trained = prepare(spec, tmp_path / "prepared", workers=0).counts["train"]["tokens"]
+    card = diagnose(spec)
+    assert card.tokens == sum(card.lengths["text"]) == token_count(tokenizer, spec.source.records()) == trained
+    assert card.samples[0]["text"] == whole(tokenizer, DEFAULT_TEMPLATE, TALK)
+
+
+def test_conversations_of_sharegpt_are_read(tmp_path: Path) -> None:
+    names = {"user": "human", "assistant": "gpt", "system": "system"}
+    talk = [Message("system", "Be brief."), *TALK]
+    theirs = [{"from": names[message.role], "value": message.content} for message in talk]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": 1, "conversations": theirs}))
+    (tmp_path / "b.jsonl").write_text(json.dumps({"messages": [message._asdict() for message in talk]}))
+    (one,), (other,) = (source_of(str(tmp_path / name)).records() for name in ("a.jsonl", "b.jsonl"))
+    assert one.pieces == other.pieces
+    (tmp_path / "c.jsonl").write_text(json.dumps({"dialog": theirs}))
+    assert next(source_of(str(tmp_path / "c.jsonl"), {"messages": "dialog"}).records()).pieces == other.pieces
+
+
+def test_a_role_that_sharegpt_alone_has_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"conversations": [{"from": "tool", "value": "x"}]}))
+    with pytest.raises(
+        DataError, match=r"a.jsonl:1: messages\[0\]: the role 'tool' is none of system, user, assistant"
+    ):
+        next(source_of(str(tmp_path / "a.jsonl")).records())
 
 
 def test_words_that_look_like_special_tokens_are_text(tokenizer: Tokenizer) -> None:

@@ -1,8 +1,10 @@
 """The doctor: every check on data that have its fault, and on data that have not."""
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,13 +24,17 @@ from anyformer.data.checks.language import Language
 from anyformer.data.checks.lengths import Lengths
 from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
+from anyformer.data.checks.spellings import Spellings
 from anyformer.data.checks.unknown import Unknown
+from anyformer.data.checks.words_among_numbers import WordsAmongNumbers
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.data.preparation.pipeline import DataSpec, prepare
 from anyformer.data.record import Record
+from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.sources.number_words import NumberWords
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizers.byte import Byte
+from anyformer.errors import DataError
 
 PAIRS = [replace(record, where=f"line {n}") for n, record in enumerate(NumberWords(count=600).records(), 1)]
 TEXTS = [Record(record.text, where=record.where) for record in PAIRS]
@@ -103,12 +109,52 @@ def test_held_out_texts_in_training_are_told_though_not_word_for_word() -> None:
     assert not findings(Overlap(), [*TEXTS, *copies])
 
 
-def test_labels_that_are_all_the_same_are_told() -> None:
+@pytest.mark.parametrize("label", ["ham", "7", "7.5"])
+def test_labels_that_are_all_the_same_are_refused(label: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(json.dumps({"body": f"text {n}", "topic": label}) for n in range(60)))
+    spec = DataSpec(source=JSONLines(path=str(file), text="body", label="topic"), tokenizer=Byte())
+    message = f"every label of training in the column 'topic' is '{label}'.*data.source.label=null"
+    for read in (diagnose, partial(prepare, folder=tmp_path / "prepared")):
+        with pytest.raises(DataError, match=message):
+            read(spec)
+    assert not diagnose(spec.with_("source.label", None)).contents.classes
+
+
+def test_tags_that_are_all_the_same_are_refused() -> None:
+    tagged = [replace(record, tags=("noun",) * len(record.text.split(" "))) for record in TEXTS]
+    with pytest.raises(DataError, match="every label of training in the source 'test_listed' is 'noun'"):
+        diagnose(DataSpec(source=Listed.of(tagged), tokenizer=Byte()))
+
+
+def test_labels_that_are_nearly_all_the_same_are_told() -> None:
     ham = [replace(record, label="ham") for record in TEXTS]
-    assert "every label is 'ham'" in the_only(Labels(), ham).text
     nearly = the_only(Labels(), [*ham, Record("x", label="spam", where="line 601")])
     assert "600 of 601 labels" in nearly.text and nearly.where == ("line 601",)
     assert not findings(Labels(), [replace(record, label=str(n % 2)) for n, record in enumerate(TEXTS)])
+
+
+def test_classes_in_several_spellings_are_named() -> None:
+    labels = ["Spam", "spam", "spam ", "ham"] * 150
+    finding = the_only(Spellings(), [replace(record, label=labels[n]) for n, record in enumerate(TEXTS)])
+    assert "1 label in several spellings" in finding.text and finding.where[0] == "line 2"
+    assert "'Spam' (150), 'spam' (150), 'spam ' (150)." in finding.text and "ham" not in finding.text.lower().split()
+    tagged = replace(TEXTS[0], tags=("NOUN", "noun", "verb"))
+    assert "'NOUN' (1), 'noun' (1)" in the_only(Spellings(), [tagged]).text
+    assert not findings(Spellings(), [replace(record, label="ab"[n % 2]) for n, record in enumerate(TEXTS)])
+
+
+def test_words_among_numbers_are_named() -> None:
+    labels = ["n/a", "unknown", "n/a", *(f"{n / 8}" for n in range(597))]
+    finding = the_only(WordsAmongNumbers(), [replace(record, label=labels[n]) for n, record in enumerate(TEXTS)])
+    assert "3 of 600 labels (0.5%) are no numbers: 'n/a' (2), 'unknown' (1)." in finding.text
+    assert "each of the 597 numbers is a class" in finding.text and finding.where == ("line 1", "line 2", "line 3")
+
+
+@pytest.mark.parametrize(("labels"), [["12", "n/a"], [f"{n}" for n in range(99)], ["n/a", *map(str, range(5))]])
+def test_labels_that_are_meant_as_words_or_numbers_are_not_reported(labels: list[str]) -> None:
+    items = [replace(record, label=labels[n % len(labels)]) for n, record in enumerate(TEXTS)]
+    assert not findings(WordsAmongNumbers(), items)
 
 
 def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> None:

@@ -193,10 +193,18 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
         ([], {}, "has no records"),
         ([Record("")], {"valid": 0.0}, "training split is empty"),
         ([Record("a", where="f:1"), Record("b", target="c", where="f:2")], {}, "f:1: no target, but f:2 has one"),
-        ([Record("a b", tags=("X",), where="f:1")], {"valid": 0.0}, "f:1: 2 words but 1 tags"),
+        (
+            [Record("a b", tags=("X",), where="f:1"), Record("c", tags=("Y",))],
+            {"valid": 0.0},
+            "f:1: 2 words but 1 tags",
+        ),
         ([Record("a", choices=("b",), label="1", where="f:1")], {"valid": 0.0}, "f:1: label '1' should be the index"),
         ([Record("a", target="b")], {"packing": "rows", "valid": 0.0}, "rows is for plain documents, .* have pairs"),
-        ([Record("a", target="b", label="c")], {"packing": "pack", "valid": 0.0}, "pack is for .* have labels"),
+        (
+            [Record("a", target="b", label=label) for label in "cd"],
+            {"packing": "pack", "valid": 0.0},
+            "pack is for .* have labels",
+        ),
         ([Record("a", target="b")], {"packing": "pack", "valid": 0.0, "context": 2}, "context=2 leaves no room"),
         (
             [Record("a", label="x"), Record("b", label="y", split="valid", where="f:2")],

@@ -1,5 +1,6 @@
 """The whole encoder-decoder against torch.nn.Transformer with the same weights, and its halves by themselves."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -170,6 +171,14 @@ def test_each_half_can_be_exported(half: str) -> None:
     source, target = torch.randn(2, S, DIM), torch.randint(VOCAB, (2, T))
     program = torch.export.export(model, (target, source))
     check_equal(program.module()(target, source), model(target, source))
+
+
+def test_a_model_is_exported_with_its_whole_output() -> None:
+    _, decoder = halves()
+    stack = Stack(blocks={"layer": Block(branches=(Branch(part=MLP()),))}, depth=2)
+    model, tokens = replace(decoder, stack=stack).build().eval(), torch.randint(VOCAB, (2, T))
+    program = torch.export.export(model, (tokens,))
+    check_equal(program.module()(tokens).y, model(tokens).y)
 
 
 class Alone(nn.Module):

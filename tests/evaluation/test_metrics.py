@@ -195,6 +195,21 @@ def test_scores_of_numbers_are_those_of_scipy() -> None:
     assert found["pearson"].value == pytest.approx(pearsonr(right, said).statistic)
     assert found["spearman"].value == pytest.approx(spearmanr(right, said).statistic)
     assert found["squared_error"].value == pytest.approx(sklearn.mean_squared_error(right, said))
+    assert found["absolute_error"].value == pytest.approx(sklearn.mean_absolute_error(right, said))
+    assert found["r2"].value == pytest.approx(sklearn.r2_score(right, said))
+    for name in ("absolute_error", "r2"):
+        low, high = found[name].low, found[name].high
+        assert low is not None and high is not None and low < found[name].value < high
+
+
+def test_the_interval_of_r_squared_is_that_of_plain_resamples() -> None:
+    right = RNG.normal(size=30)
+    predicted = right + RNG.normal(size=30)
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(30, size=30) for _ in range(1_000)]
+    plain = [sklearn.r2_score(right[rows], predicted[rows]) for rows in drawn]
+    assert number_scores(right, predicted)["r2"].resampled == pytest.approx(plain)
+    assert number_scores(np.ones(12), np.zeros(12))["r2"].value == 0
 
 
 @pytest.mark.row("TSK-03")

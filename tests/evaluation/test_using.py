@@ -39,7 +39,7 @@ EXPECTED = {
     "pairs": {"loss", "perplexity", "exact_match", "bleu", "chrf"},
     "one_row": {"loss", "perplexity", "exact_match", "bleu", "chrf"},
     "classes": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
-    "numbers": {"squared_error", "pearson", "spearman"},
+    "numbers": {"squared_error", "absolute_error", "r2", "pearson", "spearman"},
     "tags": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
     "choices": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
     "judged": {"loss", "accuracy", "macro_f1", "matthews", "calibration_error"},
@@ -337,6 +337,9 @@ def test_numbers_of_any_size_are_learned_and_answered_in_their_own_units(tmp_pat
     run = train(str(file), *small, out=tmp_path / "run", cache=tmp_path / "cache")
     objective = run.recipe.objective
     assert isinstance(objective, Regress) and 390_000 < objective.mean < 405_000 < 1.2 * objective.deviation
-    assert run.evaluate()["squared_error"].value < 0.1 * objective.deviation**2
+    assert objective.loss_unit and f"(number - {objective.mean:.6g}) / {objective.deviation:.6g}" in objective.loss_unit
+    scores = run.evaluate()
+    assert scores["squared_error"].value < 0.1 * objective.deviation**2
+    assert scores["absolute_error"].value < 0.3 * objective.deviation and scores["r2"].value > 0.8
     answer = run.classify(["a palace number 3"])[0].number
     assert answer is not None and 700_000 < answer < 1_100_000

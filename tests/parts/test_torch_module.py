@@ -1,5 +1,7 @@
 """A plain torch module in a slot: held to the contract of every part, trained, and stored under its name."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +56,19 @@ def test_a_run_that_holds_one_opens_after_its_name_is_registered(tmp_path: Path)
         Run.open(tmp_path / "run").recipe  # noqa: B018
     torch_part("mine", Shifted)
     assert Run.open(tmp_path / "run").recipe.model.digest() == run.recipe.model.digest()
+
+
+def test_a_model_that_holds_one_is_pickled_by_the_name_of_the_part() -> None:
+    part = torch_part("mine", lambda dim: Shifted(dim))()
+    spec = Decoder(vocab=9, dim=8, stack=Stack(blocks={"layer": Block(branches=(Branch(part=part),))}, depth=1))
+    model, tokens = spec.build().eval(), torch.arange(8)[None]
+    pickled = pickle.dumps((spec, model))
+    again, same = pickle.loads(pickled)
+    assert again == spec and torch.equal(same(tokens, Frame()).y, model(tokens, Frame()).y)
+    del PartSpec.kinds["mine"]
+    assert copy.deepcopy(part) is part
+    with pytest.raises(SpecError, match=r"no PartSpec is called 'mine'.*torch_part"):
+        pickle.loads(pickled)
 
 
 def test_the_seed_of_the_model_decides_the_weights_of_the_module() -> None:

@@ -203,7 +203,7 @@ def test_other_data_are_refused_with_both_fingerprints(home: Path, tmp_path: Pat
 
 
 def test_a_run_is_never_overwritten(home: Path) -> None:
-    with pytest.raises(SpecError, match=r"exists already.*--resume"):
+    with pytest.raises(SpecError, match=r"exists already.*out='.*-2' \(--out .*-2\).*resume=True \(--resume\)"):
         tiny(home, "calm", *SHORT)
 
 

@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
@@ -34,10 +34,12 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 def enter() -> NoReturn:
     """Entry point of the shell command. A second Ctrl-C during shutdown is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a command in the background may ignore Ctrl-C
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         code = main()
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = _report_interrupt()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
@@ -61,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _report_interrupt()
     except BrokenPipeError:  # the reader of stdout has closed the pipe, such as head
         _silence()
         return 0
@@ -124,6 +126,8 @@ def _run(arguments: list[str]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else 1
+    if result == INTERRUPTED:  # typer replaces KeyboardInterrupt by this exit code
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
 
 
@@ -160,6 +164,23 @@ def _globals(
 def _warn(message: Warning | str, *_: Any) -> None:
     """Prints a warning on one line, without file name and line number."""
     print(f"warning: {visible(str(message))}", file=sys.stderr)
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Handles Ctrl-C. While a module is imported the process ends at once: extension modules such as numpy's print
+    KeyboardInterrupt with a traceback, or turn it into another error."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(_report_interrupt())
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _report_interrupt() -> int:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        print("interrupted", file=sys.stderr, flush=True)
+    return INTERRUPTED
 
 
 def _report(error: Exception) -> int:

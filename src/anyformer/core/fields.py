@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from cattrs import Converter
 from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
@@ -161,6 +161,36 @@ def scalar(hint: Any) -> PlainType | None:
         return None
     types, what = _SCALARS[plain]
     return (*types, NoneType) if optional else types, what
+
+
+@cache
+def float_fields(cls: Any) -> Mapping[str, Any]:
+    """Field name -> type hint of each field of a spec class that holds floats, also in lists, tables or choices."""
+    return {name: hint for name, hint in field_hints(cls).items() if get_origin(hint) is not ClassVar and _floats(hint)}
+
+
+def _floats(hint: Any) -> bool:
+    return hint is float or (get_origin(hint) is not Literal and any(map(_floats, get_args(hint))))
+
+
+def with_floats(value: Any, hint: Any) -> Any:
+    """The value with 0 and -0.0 as 0.0 where the hint declares floats, so that equal specs have equal digests."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return with_floats(value, inner[0])
+    if origin in (Union, UnionType):
+        whole = any(int in (choice, *get_args(choice)[:1]) for choice in inner)  # int | float keeps whole numbers
+        for choice in () if whole else inner:
+            value = with_floats(value, choice)
+        return value
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) + 0.0 if abs(value) <= sys.float_info.max else value  # -0.0 + 0.0 = 0.0
+    if origin is tuple and isinstance(value, tuple):
+        hints = inner if len(inner) == len(value) and ... not in inner else inner[:1] * len(value)
+        return tuple(map(with_floats, value, hints))
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
+        return {key: with_floats(item, inner[1]) for key, item in value.items()}
+    return value
 
 
 @cache

@@ -7,6 +7,7 @@ of the module. Memory that it leaves out is uninitialised, which the conformance
 import contextlib
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -18,7 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from anyformer.core.fields import did_you_mean
 from anyformer.core.spec import Spec
+from anyformer.errors import SpecError
 
 Role = Literal["in", "gate", "query", "key", "value", "out", "embed", "position", "head", "gain", "bias", "scalar"]
 """Purpose of a learned tensor. Initialisation, weight decay, learning rate and optimiser are tables over it."""
@@ -282,12 +285,24 @@ class Tap(Module):
         __call__ = forward
 
 
+def taps_of(model: nn.Module, glob: str = "*") -> dict[str, Tap]:
+    """The taps of a module whose name matches, by name."""
+    return {name: tap for name, tap in model.named_modules() if isinstance(tap, Tap) and fnmatch(name, glob)}
+
+
 @contextlib.contextmanager
 def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iterator[dict[str, list[Tensor]]]:
     """Records the values of all taps whose name matches: name -> one tensor for each call (a shared block has several).
 
-    `edit(name, value)` may return another value, which replaces it: ablation and patching.
+    `edit(name, value)` may return another value, which replaces it: ablation and patching. SpecError if no tap has
+    a name that matches, unless it is `*`.
     """
+    taps = taps_of(model, glob)
+    if not taps and glob != "*":
+        names = {re.sub(r"\b\d+\b", "*", name) for name in taps_of(model)}  # one name for all layers
+        names |= {f"*.{name.rpartition('.')[2]}" for name in names}
+        hint = did_you_mean(glob, names) if names else " It has no taps at all."
+        raise SpecError(f"no tap of {type(model).__name__} matches {glob!r}.{hint}")
     seen: dict[str, list[Tensor]] = {}
 
     def record(name: str, _tap: nn.Module, _inputs: tuple[Tensor, ...], value: Tensor) -> Tensor | None:
@@ -296,9 +311,8 @@ def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iter
         return changed
 
     with contextlib.ExitStack() as undo:
-        for name, tap in model.named_modules():
-            if isinstance(tap, Tap) and fnmatch(name, glob):
-                undo.callback(setattr, tap, "captured", tap.captured)
-                tap.captured = True
-                undo.callback(tap.register_forward_hook(partial(record, name)).remove)
+        for name, tap in taps.items():
+            undo.callback(setattr, tap, "captured", tap.captured)
+            tap.captured = True
+            undo.callback(tap.register_forward_hook(partial(record, name)).remove)
         yield seen

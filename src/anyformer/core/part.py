@@ -5,7 +5,6 @@ A position scheme acts on token vectors, queries and keys, scores, or values; ho
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jaxtyping import Float, Int
@@ -16,7 +15,7 @@ from anyformer.core.module import Call, Module, Site, Source, Widths
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError, at
 
-EMPTY: Mapping[str, Tensor] = MappingProxyType({})
+EMPTY: Mapping[str, Tensor] = {}  # a plain dict, since torch.export knows no read-only one
 
 
 class Out(NamedTuple):

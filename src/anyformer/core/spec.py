@@ -25,7 +25,17 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import PACKAGE, built_in_class, discover, import_kind
-from anyformer.core.fields import declared, did_you_mean, field_hints, leaves, scalar, shown, strict_converter
+from anyformer.core.fields import (
+    declared,
+    did_you_mean,
+    field_hints,
+    float_fields,
+    leaves,
+    scalar,
+    shown,
+    strict_converter,
+    with_floats,
+)
 from anyformer.core.plain_data import assign
 from anyformer.errors import Problem, SpecError, join_path
 
@@ -74,6 +84,8 @@ class Spec:
                 object.__setattr__(self, field.name, tuple(value))
         if problems := list(self._field_problems()):
             raise SpecError(problems=problems)
+        for name, hint in float_fields(cast(Any, type(self))).items():
+            object.__setattr__(self, name, with_floats(getattr(self, name), hint))
         self.check()
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from anyformer.core import kind_of
 from anyformer.core.fields import did_you_mean
 from anyformer.data.batching.packings.bucket import Bucket
+from anyformer.data.chat.template import encode_conversation
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, look
 from anyformer.data.record import Record
@@ -75,9 +76,11 @@ def _answering(predictor: Predictor) -> Predictor:
 
 
 def token_count(tokenizer: Tokenizer, records: Iterable[Record]) -> int:
-    """Number of tokens of all texts, targets and choices."""
-    texts = (text for record in records for text in (record.text, record.target, *record.choices) if text)
-    count = 0
+    """Number of tokens of all texts, targets and choices; of conversations with what their template writes."""
+    records = list(records)
+    count = sum(len(encode_conversation(tokenizer, record.pieces)[0]) for record in records if record.pieces)
+    others = (record for record in records if not record.pieces)
+    texts = (text for record in others for text in (record.text, record.target, *record.choices) if text)
     while group := list(islice(texts, TOGETHER)):
         count += sum(map(len, tokenizer.encode_batch(group)))
     return count

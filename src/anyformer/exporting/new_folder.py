@@ -45,9 +45,11 @@ def refuse_occupied(path: Path, force: bool) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not force:
-        raise SpecError(f"{path}: exists already. Replace it with --force, or name another folder: --out FOLDER.")
+        advice = "Replace it with force=True (--force), or name another folder: out=FOLDER (--out FOLDER)"
+        raise SpecError(f"{path}: exists already. {advice}.")
     if not _is_export(path):
-        raise SpecError(f"{path}: is not an export, so it is not replaced. Name another folder: --out FOLDER.")
+        advice = "Name another folder: out=FOLDER (--out FOLDER)"
+        raise SpecError(f"{path}: is not an export, so it is not replaced. {advice}.")
 
 
 def _is_export(path: Path) -> bool:

@@ -154,6 +154,11 @@ class Objective(Spec):
         return None
 
     @property
+    def loss_unit(self) -> str | None:
+        """The unit of the loss, for the lines that announce a run; None if it is nats."""
+        return None
+
+    @property
     def unit_vectors(self) -> bool:
         """True if `embed` gives vectors of length 1, because they are compared by their angle."""
         return False

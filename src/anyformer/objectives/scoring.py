@@ -50,6 +50,14 @@ class TextScoring(Objective):
     mean: float = 0.0
     deviation: float = 1.0
 
+    @property
+    def loss_unit(self) -> str | None:
+        if "numbers" not in self.metrics:
+            return None
+        return (
+            f"squared error of (number - {self.mean:.6g}) / {self.deviation:.6g}; 1 is no better than always the mean"
+        )
+
     def rows(self, batch: Batch) -> Batch:
         """The rows that are read for a prepared batch, with the next words as targets."""
         return batch

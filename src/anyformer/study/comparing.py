@@ -100,7 +100,7 @@ def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Sess
     """The study at all budgets, from the smallest to the largest, after its controls, which belong to the largest."""
     folder = StudyFolder(path)
     if (path / PLAN).is_file():
-        raise SpecError(f"{path}: is a study at a single budget. Use another folder: --out {path}-budgets.")
+        raise SpecError(f"{path}: is a study at a single budget. Use another folder: out=NAME (--out NAME).")
     if (path / STUDY).is_file():
         folder.refuse_another(study)
     folder.write(study)
@@ -172,7 +172,7 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
         folder.write(study)
         return StudyFolder(path)
     if any(item.name not in (LOCK, ARMS, PLAN, LATER, REGISTERED, f".{STUDY}") for item in path.iterdir()):
-        raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: --out {path}-2.")
+        raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: out=NAME (--out NAME).")
     listener.log(f"sizing {len(study.arms)} arms")
     threads = threads_of(study.spec, len(study.arms))
     return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)

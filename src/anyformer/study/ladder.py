@@ -192,7 +192,7 @@ def _climb(folder: Path, rung: Rung, cache: Path | None, tell: Tell, deadline: D
     path, file = folder / rung.name, folder / "recipes" / f"{rung.name}.toml"
     text = tomli_w.dumps(rung.recipe.to_dict())
     if file.exists() and file.read_text(encoding="utf-8") != text:
-        raise SpecError(f"{file}: exists with another recipe. Start another ladder: --out FOLDER.")
+        raise SpecError(f"{file}: exists with another recipe. Start another: out=FOLDER (--out FOLDER).")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     state, _ = standing(path)

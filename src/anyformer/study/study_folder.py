@@ -151,14 +151,14 @@ class StudyFolder:
         wrong = [key for key in changed if not key.startswith(FREE_TO_CHANGE)]
         if wrong:
             listed = [Problem(key, f"{before.get(key)!r} in {self.path}, {now.get(key)!r} now.") for key in wrong]
-            raise SpecError(
-                problems=[*listed, Problem("", "a study is resumed with its own settings. Start another: --out NAME.")]
-            )
+            advice = "a study is resumed with its own settings. Start another: out=NAME (--out NAME)."
+            raise SpecError(problems=[*listed, Problem("", advice)])
 
     def refuse_other_data(self, fingerprint: str) -> None:
         if self.plan["data_fingerprint"] != fingerprint:
             raise DataError(
-                f"the data have changed since {self.path} began. Restore the old data, or start another: --out NAME."
+                f"the data have changed since {self.path} began. Restore the old data, or start another: "
+                "out=NAME (--out NAME)."
             )
 
 

@@ -70,7 +70,9 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
                 raise DataError(f"{file}: its paths lead outside of the folder. Pack it again: --pack FILE.")
             folder = out or runs / name
             if folder.exists() and any(folder.iterdir()) and not (folder / STUDY).is_file():
-                raise SpecError(f"{folder}: exists already and is not a study folder. Use another folder: --out NAME.")
+                raise SpecError(
+                    f"{folder}: exists already and is not a study folder. Use another folder: out=NAME (--out NAME)."
+                )
             present = {path.parent for path in folder.rglob(RECIPE)}
             for member in members:
                 place = folder / Path(member.name).relative_to(name)

@@ -212,7 +212,7 @@ def check_room(trainer: Trainer, folder: Path) -> None:
         raise ResourceError(
             f"{folder.absolute()}: not enough room on the disk: {count} checkpoint{'s' * (count > 1)} of "
             f"{size / MEGABYTE:,.1f} MB will be there at once, {free / MEGABYTE:,.1f} MB are free. Free some space, "
-            f"use another --out, or keep fewer: checkpoint.keep=1 checkpoint.keep_best=false"
+            f"use another folder: out=NAME (--out NAME), or keep fewer: checkpoint.keep=1 checkpoint.keep_best=false"
         )
 
 

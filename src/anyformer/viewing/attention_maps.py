@@ -6,7 +6,7 @@ computed instead. Of a long text only the weights between its first tokens are s
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from anyformer.analysis.head_roles import HeadRole, head_roles
 from anyformer.analysis.influence import distance, entropy, influence, mixes
 from anyformer.core import Frame, Model, ModelSpec, capture
+from anyformer.core.module import taps_of
 from anyformer.models.single import stack_modules_of
 
 Measure = Literal["attention", "influence"]
@@ -159,7 +160,8 @@ def _read(
 ) -> tuple[list[_Call], dict[str, _Call]]:
     """Runs the model, and returns the call of every part in order and the call of every stack by name."""
     calls, entries, turns = list[_Call](), dict[str, _Call](), list[tuple[str, str]]()
-    with capture(model, PATTERNS) as seen, ExitStack() as undo:
+    taps = capture(model, PATTERNS) if taps_of(model, PATTERNS) else nullcontext(dict[str, list[Tensor]]())
+    with taps as seen, ExitStack() as undo:
 
         def leave(part: nn.Module, inputs: Any, _out: Any) -> None:
             stack, label = turns.pop(0)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.live import Live as LiveDisplay
 from rich.text import Text
 
@@ -50,7 +49,7 @@ def errors_on_one_rank() -> Iterator[None]:
             raise
         if not isinstance(error, OtherRankFailed | Interrupted | TrainingError):
             complain(f"process {rank()}: {error}")
-        raise typer.Exit(error.exit_code) from None
+        raise SystemExit(error.exit_code) from None
 
 
 def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | None) -> None:
@@ -81,6 +80,8 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
             f"{counted(counts['documents'], 'texts')} ({human(counts['tokens'])} tokens)" for counts in splits.values()
         ]
         yield "data      " + ", ".join(f"{name} {text}" for name, text in zip(splits, names, strict=True))
+        for unit in filter(None, (part.loss_unit for part in recipe.objective.parts)):
+            yield f"loss      {unit}; anyformer evaluate reports errors in the units of the data"
     budget = budget_of(recipe.train, cost.step_flops)
     if budget.steps is None:
         length, seconds = f"{recipe.train.minutes:g} minutes", budget.seconds or 0.0

@@ -48,7 +48,8 @@ def evaluate(
     screen: Screen,
 ) -> None:
     """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
-    loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; recall; only with --metric ter: TER.
+    loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; squared and absolute
+    error, R squared; recall; only with --metric ter: TER.
     A simple method is compared with: a bag of words, an n-gram, BM25. The report of the run shows these scores."""
     from anyformer.cli.output import run_options
     from anyformer.core.readable_numbers import counted
@@ -62,12 +63,9 @@ def evaluate(
         raise SpecError(f"evaluate takes one path to data, got {' and '.join(texts)}.")
     data = texts[0] if texts else None
     trained = run_options.ready(opened, device, checkpoint, screen)
-    if data is None and split in (None, "valid") and checkpoint == "best" and opened.best_step is not None:
-        other = " Use --split test." if opened.environment["data"]["splits"].get("test", {}).get("samples") else ""
-        run_options.note(
-            screen, f"the checkpoint was chosen by its loss on this split, so these scores are optimistic.{other}"
-        )
     records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
+    if optimistic := _optimism(opened, data, split, checkpoint, records):
+        run_options.note(screen, optimistic)
     with run_options.progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
     comparisons, remarks = _compared(opened, evaluation.scores, records) if yardsticks else ([], [])
@@ -88,6 +86,16 @@ def evaluate(
         screen.show(_table(title, evaluation.scores))
         for each in comparisons:
             screen.lines(f"{each.score.name}: {each.sentence}")
+
+
+def _optimism(run: "Run", data: str | None, split: str | None, checkpoint: str, records: "list[Record]") -> str | None:
+    """Why the scores on these records may be too good, if there is a reason."""
+    if data is not None:
+        return run.training_overlap(records)
+    if split not in (None, "valid") or checkpoint != "best" or run.best_step is None:
+        return None
+    other = " Use --split test." if run.environment["data"]["splits"].get("test", {}).get("samples") else ""
+    return f"the checkpoint was chosen by its loss on this split, so these scores are optimistic.{other}"
 
 
 def _table(title: str, scores: "Scores") -> Table:

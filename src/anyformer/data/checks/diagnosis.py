@@ -7,8 +7,10 @@ sample that is spread over all records. Memory is bounded.
 import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from anyformer.core import kind_of
+from anyformer.data.chat.template import encode_conversation
 from anyformer.data.checks.check import Check, Facts, Finding, Item
 from anyformer.data.preparation.contents import HELD_OUT, MOST_CLASSES, SPLITS, Contents, Splitter, SpreadSample
 from anyformer.data.preparation.pipeline import DataSpec, encoder_of, look
@@ -58,6 +60,7 @@ def diagnose(spec: DataSpec) -> Diagnosis:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         view = look(spec)
+    view.refuse_constant_label()
     skipped = [Finding("skipped", str(warning.message)) for warning in caught]
     skipped += [Finding("source", text) for text in spec.source.warnings()]
     tokenizer = spec.tokenizer.train(view.sample)
@@ -147,6 +150,8 @@ class _Tally:
 
 def _encoded(item: Item, tokenizer: Tokenizer) -> Item:
     record = item.record
+    if record.pieces:
+        return Item(record, item.split, encode_conversation(tokenizer, record.pieces)[0])
     tokens, target = tokenizer.encode_batch([record.text, record.target or "".join(record.choices)])
     return Item(record, item.split, tokens, target)
 
@@ -154,7 +159,8 @@ def _encoded(item: Item, tokenizer: Tokenizer) -> Item:
 def _sample(item: Item, tokenizer: Tokenizer) -> dict[str, str]:
     """The texts of a record as the model reads them: encoded and decoded."""
     record = item.record
-    shown = {"where": record.where, "text": tokenizer.decode(item.tokens)}
+    marks: Literal["show", "skip"] = "show" if record.pieces else "skip"  # special tokens end the turns of a chat
+    shown = {"where": record.where, "text": tokenizer.decode(item.tokens, special=marks)}
     if record.target is not None:
         shown["target"] = tokenizer.decode(item.target)
     rest = {"label": record.label, "tags": " ".join(record.tags), "choices": " | ".join(record.choices)}

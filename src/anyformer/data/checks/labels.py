@@ -1,4 +1,4 @@
-"""Labels without information: all the same, nearly all the same, or all different."""
+"""Labels with little information: nearly all the same, or all different."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ MOST = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Check, kind="labels"):
-    """Labels that are constant, nearly constant, or different for every record."""
+    """Labels that are nearly constant, or different for every record. Constant ones are refused before."""
 
     most: Chance = 0.95
     """Share of the most frequent label above which a constant answer is hard to beat."""
@@ -26,11 +26,9 @@ class Labels(Check, kind="labels"):
                     counts[label] += 1
                     places.setdefault(label, Places()).add(record.where)
         total = counts.total()
-        if total < 2:
+        if len(counts) < 2:
             return []
         label, count = counts.most_common(1)[0]
-        if count == total:
-            return [self.finding(f"every label is {quote(label)}: there is nothing to learn.")]
         if count > self.most * total:
             text = f"{part(count, total, 'labels')} are {quote(label)}: always saying so is hard to beat."
             return [self.finding(text, places[next(name for name in counts if name != label)].where)]

@@ -78,6 +78,14 @@ class OverlapSearch:
 
     def warnings(self) -> Iterator[tuple[str, Iterator[str]]]:
         """After the last record: what of the held-out text is in training, if any, and the records that have it."""
+        parts, places = self.shared()
+        if parts:
+            text = "held-out text stands in training, too, but for case, digits, spaces and punctuation"
+            yield f"{text}: {', '.join(parts)}. Take it out of one of the two.", iter(places)
+
+    def shared(self) -> tuple[list[str], list[str]]:
+        """The shares of held-out texts, lines and letters that are in training, where they exceed the limits, and the
+        places of the records that have them."""
         train, held_out, most = self._train, self._held_out, self._check.most
         parts, records = list[str](), set[int]()
         left_out = _among(train.marks("copies"), held_out.marks("copies"))
@@ -94,10 +102,7 @@ class OverlapSearch:
                 }
                 parts.append(part(int(hits.sum()), len(hits), units.get(kind, kind)))
                 records.update(held_out.records(kind)[hits].tolist())
-        if parts:
-            text = "held-out text stands in training, too, but for case, digits, spaces and punctuation"
-            places = (held_out.where[number] for number in sorted(records))
-            yield f"{text}: {', '.join(parts)}. Take it out of one of the two.", places
+        return parts, [held_out.where[number] for number in sorted(records)]
 
 
 @dataclass

@@ -282,6 +282,12 @@ class ContentsCollector:
             chat=bool(self.first.pieces),
         )
 
+    @property
+    def only_label(self) -> str | None:
+        """The label, or the tag of each word, that all training records share; None without labels, or with several."""
+        labels = self.tags or {label for label, (known, _) in self.labels.items() if known}
+        return next(iter(labels)) if len(labels) == 1 else None
+
     def _see_label(self, label: str, record: Record, held_out: bool, place: float) -> None:
         if not label.strip():
             raise DataError(f"{record.where}: the label is empty. Fill it in, or leave the record out.")

@@ -142,6 +142,7 @@ def _reuse(folder: Path, fingerprint: str) -> Prepared:
 
 def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None:
     view = look(spec)
+    view.refuse_constant_label()
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     encoder = encoder_of(spec, view.contents, tokenizer)
@@ -191,6 +192,19 @@ class _View:
     """Share to be cut off for validation if there is only one document."""
     held: list[Record] | None = None
     """All records, if they are few; None: the source has to be read again."""
+    only_label: str | None = None
+    """The label that all training records share."""
+
+    def refuse_constant_label(self) -> None:
+        """DataError if every label of training is the same."""
+        if self.only_label is None:
+            return
+        options = self.source.to_dict()
+        option = next((name for name in ("tags", "label", "labels") if options.get(name)), None)
+        place = f"the column {options[option]!r}" if option in ("tags", "label") else f"the source {self.source.kind!r}"
+        text = f"every label of training in {place} is {self.only_label!r}, so there is nothing to learn"
+        text = f"{text}. Add records of another class"
+        raise DataError(f"{text}, or learn from the texts alone: data.source.{option}=null" if option else f"{text}.")
 
     def records(self) -> Iterator[Record]:
         """All records; a single document as its two parts."""
@@ -241,7 +255,7 @@ def look(spec: DataSpec) -> _View:
     if lone is None:
         certain = (item for item in sample if splitter.assign(item[1]) == "train")  # known only now
         texts = [text for text, record in certain if not splitter.leaks([record])[0]]
-        return _View(spec.source, splitter, contents, texts, None, held)
+        return _View(spec.source, splitter, contents, texts, None, held, collector.only_label)
     if not contents.plain:
         raise DataError(f"{last.where}: the only record; nothing is left to validate with. Give more, or data.valid=0.")
     train, valid = halves([last], lone)

@@ -1,8 +1,9 @@
-"""Conversations: JSON lines with a list of messages, each with a role and a content."""
+"""Conversations: JSON lines with a list of messages, each with a role and a content, or in the form of ShareGPT."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, chat_template, messages_of, refuse_without_answer
 from anyformer.data.record import Record
@@ -11,13 +12,14 @@ from anyformer.data.sources.files import FileSource, check_encoding, existing, f
 from anyformer.data.sources.jsonl import JSONLines, parse
 from anyformer.errors import DataError
 
-MESSAGES = "messages"
+MESSAGES, CONVERSATIONS = "messages", "conversations"
+_ROLES = {"human": "user", "gpt": "assistant"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(FileSource, kind="chat"):
     """Conversations (.jsonl): one object a line with `messages`, each with a role (system, user, assistant) and a
-    content."""
+    content; or, as in ShareGPT, with `conversations`, each with a `from` (system, human, gpt) and a `value`."""
 
     path: str
     """The file, or a folder of such files."""
@@ -59,7 +61,7 @@ class Chat(FileSource, kind="chat"):
         row = parse(line, where)
         if not isinstance(row, Mapping) or self.messages not in row:
             raise DataError(f"{where}: has no field {self.messages!r}.")
-        messages = messages_of(row[self.messages], where)
+        messages = messages_of(_with_roles(row[self.messages]), where)
         refuse_without_answer(messages, where)
         try:
             pieces = chat_template(self.chat_template).pieces(messages)
@@ -69,3 +71,15 @@ class Chat(FileSource, kind="chat"):
         if self.split is not None and split is None:
             raise DataError(f"{where}: field {self.split!r} should hold train, valid or test.")
         return Record(text="\n".join(message.content for message in messages), pieces=pieces, split=split, where=where)
+
+
+def _with_roles(messages: Any) -> Any:
+    """Messages of ShareGPT with the names that others have: from and value become role and content."""
+    if not isinstance(messages, list):
+        return messages
+    return [
+        {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
+        if isinstance(message, Mapping) and message.keys() >= {"from", "value"} and isinstance(message["from"], str)
+        else message
+        for message in messages
+    ]

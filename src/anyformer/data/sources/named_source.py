@@ -20,7 +20,7 @@ from anyformer.data.preparation.contents import Contents, ContentsCollector
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources import csv, jsonl, parquet
-from anyformer.data.sources.chat import MESSAGES, Chat
+from anyformer.data.sources.chat import CONVERSATIONS, MESSAGES, Chat
 from anyformer.data.sources.columns import SLOTS, split_named
 from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, lines, looks_like_text, readable
 from anyformer.data.sources.folder import Folder
@@ -184,10 +184,22 @@ def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
         except DataError:
             if on_error == "stop":
                 raise
-    if rows and all(isinstance(row, Mapping) and MESSAGES in row for row in rows) and "text" not in options:
+    field = next((name for name in _message_fields(options) if rows and all(_has(row, name) for row in rows)), None)
+    if field is not None:
         splits = "split" in rows[0] and all(split_named(row.get("split")) for row in rows)
-        return Chat(path=path, split="split" if splits else None)
+        return Chat(path=path, messages=field, split="split" if splits else None)
     return decode(jsonl.JSONLines, {"path": path, **_named(rows, options)})
+
+
+def _message_fields(options: Row) -> tuple[str, ...]:
+    """The fields that may hold the messages of a conversation."""
+    if "text" in options:
+        return ()
+    return (str(options["messages"]),) if "messages" in options else (MESSAGES, CONVERSATIONS)
+
+
+def _has(row: Any, name: str) -> bool:
+    return isinstance(row, Mapping) and name in row and (name != CONVERSATIONS or isinstance(row[name], list))
 
 
 def _parquet(path: str, file: Path, options: Row) -> SourceSpec:

@@ -78,7 +78,11 @@ class CoverageTracker(contextlib.ExitStack):
 
     def __init__(self, model: Model, spec: Coverage):
         super().__init__()
-        self.spec, self._patterns = spec, self.enter_context(capture(model, spec.taps))
+        self.spec = spec
+        try:
+            self._patterns = self.enter_context(capture(model, spec.taps))
+        except SpecError as error:
+            raise error.under("coverage.taps") from None
 
     def start(self, sources: Sequence[Sequence[int]], last: Int[Tensor, " n"], width: int) -> None:
         """Begins with the attention of the last token of each prompt. `last`: its position."""

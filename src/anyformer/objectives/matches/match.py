@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from anyformer.core import Frame, Linear, Memory, Model, ModelSpec, Out, Positive, Spec, State, WrappedModel, capture
+from anyformer.core.module import taps_of
 from anyformer.errors import SpecError, at
 from anyformer.models.single import stack_modules_of, stacks_of
 from anyformer.models.stack import reconstructs
@@ -92,8 +93,10 @@ class TappedModel(WrappedModel):
             call.values.append(TapValue(tap, value))
 
         with ExitStack() as taps:
-            for tap in self.taps:
-                taps.enter_context(capture(stack_modules_of(self.inner)[name].stack, f"layers.*.{tap}", edit=keep))
+            stack = stack_modules_of(self.inner)[name].stack
+            for glob in (f"layers.*.{tap}" for tap in self.taps):
+                if taps_of(stack, glob):  # otherwise no value is kept, and the check below names the model
+                    taps.enter_context(capture(stack, glob, edit=keep))
             yield
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site
+from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site, kind_of
 from anyformer.core.fields import did_you_mean, shown
 from anyformer.core.module import Fill
 from anyformer.errors import SpecError
@@ -49,7 +49,21 @@ class TorchModuleSpec(PartSpec):
             raise SpecError(f"{self.kind} is a plain torch module and cannot read the encoder's output.")
         if site.causal and self.reads == "all":
             raise SpecError(f"{self.kind} reads tokens to the right; use it in an encoder, or declare reads='left'.")
-        return TorchModulePart(type(self), site.dim)
+        return TorchModulePart(self, site.dim)
+
+    def __reduce__(self) -> tuple[Callable[[str], "TorchModuleSpec"], tuple[str]]:
+        return _registered, (self.kind,)  # the class is made by `torch_part`, so pickle cannot import it
+
+    def __deepcopy__(self, memo: object) -> "TorchModuleSpec":
+        return self
+
+
+def _registered(name: str) -> TorchModuleSpec:
+    """The spec of a torch module that was registered under a name."""
+    spec = kind_of(PartSpec, name)()
+    if not isinstance(spec, TorchModuleSpec):
+        raise SpecError(f"{name!r} is no torch module here. Register it again: torch_part({name!r}, ...)")
+    return spec
 
 
 def torch_part(
@@ -81,10 +95,10 @@ def torch_part(
 
 
 class TorchModulePart(Part):
-    def __init__(self, spec: type[TorchModuleSpec], dim: int):
+    def __init__(self, spec: TorchModuleSpec, dim: int):
         super().__init__()
-        self.factory, self.reads, self.dim = spec.factory, spec.reads, dim
-        self.module = spec.factory(dim)
+        self.spec, self.reads, self.dim = spec, spec.reads, dim
+        self.module = type(spec).factory(dim)
         for name, parameter in self.module.named_parameters():
             rows = parameter.shape[0] if parameter.dim() else 1
             self.roles[f"module.{name}"] = (("in" if parameter.dim() >= 2 else "bias", rows),)
@@ -94,7 +108,7 @@ class TorchModulePart(Part):
         seed = int(torch.randint(2**62, (), generator=fill.rng("module")))
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(seed)
-            fresh = self.factory(self.dim)
+            fresh = type(self.spec).factory(self.dim)
             if self.reads != "all":
                 self._refuse_other_tokens(fresh)
         values = fresh.state_dict(keep_vars=True)
@@ -151,5 +165,5 @@ class TorchModulePart(Part):
     def core_flops(self, call: Call) -> tuple[int, int]:
         length = call.length if self.reads == "itself" or not call.past else call.past + call.length
         with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
-            self.factory(self.dim)(torch.empty(call.batch, length, self.dim))
+            type(self.spec).factory(self.dim)(torch.empty(call.batch, length, self.dim))
         return counter.get_total_flops(), 2 * counter.get_total_flops()

@@ -215,7 +215,7 @@ def name_of(target: Target, document: TomlLayers) -> str:
             shown = name if len(name) <= MAX_NAME else f"{name[:40]}..."
             raise SpecError(
                 f"name: {shown!r} must be one folder name: no / or \\, no control characters, at most {MAX_NAME} "
-                f"bytes. To train into another folder: --out FOLDER"
+                f"bytes. To train into another folder: out=FOLDER (--out FOLDER)"
             )
         return name
     if isinstance(target, Spec):

@@ -134,7 +134,8 @@ def refuse_occupied(path: Path) -> None:
     """Raises SpecError if the folder holds anything but the leftovers of a failed start: runs are never overwritten."""
     leftovers = {LOCK, SOURCES, ENVIRONMENT, TOKENIZER, CHAT_TEMPLATE, f".{RECIPE}"}
     if path.exists() and (not path.is_dir() or any(item.name not in leftovers for item in path.iterdir())):
-        raise SpecError(f"{path}: exists already. Use another folder, --out {path}-2, or go on training it: --resume.")
+        other, same = f"Use another folder: out='{path}-2' (--out {path}-2)", "resume=True (--resume)"
+        raise SpecError(f"{path}: exists already. {other}, or go on training it: {same}.")
 
 
 @contextmanager
@@ -146,7 +147,8 @@ def alone(path: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise SpecError(f"{path}: another process is training there. Wait for it, or use another --out.") from None
+        advice = "Wait for it, or use another folder: out=NAME (--out NAME)"
+        raise SpecError(f"{path}: another process is training there. {advice}.") from None
     try:
         yield
     finally:

@@ -214,7 +214,8 @@ def train_folder(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f"{error.filename}: " if error.filename else ""
-            raise ResourceError(f"{where}the disk is full. Free some space, then continue with --resume.") from None
+            advice = "Free some space, then continue with resume=True (--resume)"
+            raise ResourceError(f"{where}the disk is full. {advice}.") from None
         raise of_os_error(error) or error from None
 
 
@@ -222,7 +223,8 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
     with ExitStack() as held:
         with world.in_turn():
             if existing := request.run_folder:
-                raise SpecError(f"{existing}: is a run folder. Continue it: anyformer train {existing} --resume")
+                advice = f"Continue it with resume=True: anyformer train {existing} --resume"
+                raise SpecError(f"{existing}: is a run folder. {advice}")
             document = request.draft()
             early = decode_recipe(provisional(document), name_of(request.target, document))
             check_model(early.recipe)
@@ -259,7 +261,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             document = request.draft()
             path = request.run_folder or request.path(document)
             if not (path / RECIPE).is_file():
-                raise SpecError(f"{path}: there is no run to resume. Leave out --resume to start one.")
+                raise SpecError(f"{path}: there is no run to resume. Leave out resume=True (--resume) to start one.")
             if world.leads:
                 held.enter_context(alone(path))
             stored = load_recipe(path / RECIPE)
@@ -275,7 +277,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             if fingerprint != (before := began["data_fingerprint"]):
                 raise DataError(
                     f"the data have changed since {path} began: fingerprint {before[:16]} then, {fingerprint[:16]} "
-                    f"now. Restore the old data, or start another run: --out NAME."
+                    f"now. Restore the old data, or start another run: out=NAME (--out NAME)."
                 )
             prepared = prepared_for(data, request.cache, watcher.log, fingerprint)
             loaded = settle(document, prepared, stored.name)
@@ -374,9 +376,8 @@ def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
     wrong = {key: pair for key, pair in differences.items() if not key.startswith(FREE_TO_CHANGE)}
     if wrong:
         listed = [Problem(key, f"{old!r} in {path}, {new!r} now.") for key, (old, new) in wrong.items()]
-        raise SpecError(
-            problems=[*listed, Problem("", "a run is resumed with its own recipe. Start another run: --out NAME.")]
-        )
+        advice = "a run is resumed with its own recipe. Start another run: out=NAME (--out NAME)."
+        raise SpecError(problems=[*listed, Problem("", advice)])
 
 
 def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
