@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from anyformer.core import Model, ModelSpec, decode
+from anyformer.core.readable_numbers import human
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
@@ -56,6 +57,8 @@ from anyformer.training.recipes.resolve import DataTarget, Sections, Target, lay
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 
+MOST_COMPARED = 30_000_000
+"""Largest number of training tokens that evaluated texts are compared with: that takes a second for each million."""
 Choice: TypeAlias = Literal["best", "last"] | int
 """A checkpoint of a run: by validation loss, the last one, or that of a step."""
 
@@ -274,9 +277,13 @@ class Run:
 
     def training_overlap(self, records: Sequence[Record]) -> str | None:
         """A warning if texts of these records, or long parts of them, were in the training data of this run; also if
-        these data can no longer be read. None for a run that was imported, without data."""
+        these data can no longer be read, or are so many that it would take long. None for a run that was imported,
+        without data."""
         if self.recipe.data is None:
             return None
+        if (tokens := self._data_facts()["splits"].get("train", {}).get("tokens", 0)) > MOST_COMPARED:
+            size = f"{human(tokens)} tokens"
+            return f"not compared with the training data of {self.folder}, which may have the same texts: {size}"
         try:
             data, reason = self._unchanged_data(self.recipe.data), "they have changed since"
         except DataError as error:

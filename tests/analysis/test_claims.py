@@ -69,11 +69,14 @@ TAKE_SECONDS = (
     "OPT-07", "XF-06",
 )  # fmt: skip
 """Claims that take seconds to measure: in the slow suite."""
+TAKE_HOURS_ON_A_CPU = ("CLM-31",)
+"""Claims that are trained anew on a GPU alone: `pytest -m "learn and gpu" tests/analysis`."""
 
 
 def case(name: str, shows: bool = True) -> Any:
     """A claim with the marks of its rows; `shows`: whether the test would fail without what the claim shows."""
     marks = [pytest.mark.row(*claim(name).ids), *([pytest.mark.slow] if name in TAKE_SECONDS else [])]
+    marks += [pytest.mark.gpu] if shows and name in TAKE_HOURS_ON_A_CPU else []
     clauses = SHOWN.get(name, {}) if shows else {}
     marks += [pytest.mark.row(row, clause=shown) for row, shown in clauses.items()]
     return pytest.param(name, marks=marks, id=name)

@@ -118,6 +118,8 @@ class Grid:
     rows: Sequence[Sequence[float]]
     written: bool = True
     """Writes the numbers into the cells."""
+    names: tuple[Sequence[str], Sequence[str]] | None = None
+    """Names of the columns and of the rows; without them, both are numbered."""
 
     def draw(self, axes: Axes) -> None:
         most = max((value for row in self.rows for value in row), default=1.0) or 1.0
@@ -128,8 +130,13 @@ class Grid:
                     axes.text(x, y, f"{value:g}", ha="center", va="center")
         axes.set(xlabel=self.x_label, ylabel=self.y_label)
         axes.set(xlim=(0.5, len(self.rows[0]) + 0.5), ylim=(0.5, len(self.rows) + 0.5))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(8, integer=True))
+        for place, axis in enumerate((axes.xaxis, axes.yaxis)):
+            if self.names is None:
+                axis.set_major_locator(MaxNLocator(8, integer=True))
+            else:
+                axis.set_ticks(range(1, len(self.names[place]) + 1), self.names[place])
+        if self.names is not None:
+            axes.tick_params(axis="x", rotation=45)
         axes.grid(visible=False)
 
 

@@ -1,7 +1,7 @@
 """The page of the claims of the lectures: each claim, its measured figures, and its verdict."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ def write_picture(folder: Path, answer: Answer) -> Path | None:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return f"{value:.5g}" if isinstance(value, float) else str(value)
