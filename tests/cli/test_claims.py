@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyformer.analysis.claim import OURS, stored
+from anyformer.analysis.claim import OURS, claim, stored
 from anyformer.analysis.claims.complexity_table import ROWS, ComplexityTable
 from anyformer.analysis.claims.low_rank import LowRankClaim
 from anyformer.cli.main import main
@@ -130,3 +130,15 @@ def test_the_energy_of_128_of_512_singular_values_is_told_and_the_spectrum_plott
     expected = np.cumsum(energy)[np.array(flat.x) - 1] / energy.sum()
     np.testing.assert_allclose(flat.y, expected, rtol=1e-4)
     assert f"128 of 512 singular values hold {share:.1%} of the energy" in capsys.readouterr().out
+
+
+def test_training_a_claim_begins_with_the_time_that_it_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(claim("CLM-31")), "find", lambda _self, _folder: stored(OURS)["CLM-31"].figures)
+    assert main(["claims", "CLM-31", "--train", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"CLM-31: training; the stored figures took \d+:\d\d on .*H200", printed.err)
+    assert "in parity" in printed.out or "in associative_recall" in printed.out
+    assert main(["claims", "CLM-31", "--out", str(tmp_path)]) == 0
+    assert "training" not in capsys.readouterr().err

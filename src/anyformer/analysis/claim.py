@@ -147,7 +147,7 @@ class ClaimResult:
     command: str
     seconds: float
     machine: str = ""
-    """Where seconds were measured; empty if there are none among the figures."""
+    """Where the models were trained, or the seconds among the figures measured; empty for all other figures."""
 
 
 def result_of(claim: Claim, folder: Path, *, train: bool = False) -> ClaimResult | None:
@@ -168,7 +168,7 @@ def find(claim: Claim, folder: Path) -> ClaimResult:
     begin = time.perf_counter()
     figures = json.loads(json.dumps(claim.find(folder)))  # the same types as when read from a file
     command = f"anyformer claims {claim.ids[0]}" + (" --train" if claim.trains else "")
-    where = machine() if claim.times else ""
+    where = machine() if claim.times or claim.trains else ""
     return ClaimResult(claim.ids[0], figures, command, round(time.perf_counter() - begin, 1), where)
 
 

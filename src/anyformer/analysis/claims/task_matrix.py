@@ -47,10 +47,9 @@ class TaskMatrix(TrainedClaim):
         ]
 
     def table(self, figures: Figures) -> Sequence[Sequence[str]]:
-        ends, learned = breaks(figures), shares(figures, 1)
         rows = [
-            [task, f"{suite.task.chance:.0%}", *(_cell(learned[task][name], ends[task][name]) for name in FAMILIES)]
-            for task, suite in TASKS.items()
+            [task, f"{TASKS[task].task.chance:.0%}", *(f"{row[family]:.0%}" for family in FAMILIES)]
+            for task, row in shares(figures, 1).items()
         ]
         return [["task", "chance", *FAMILIES], *rows]
 
@@ -81,7 +80,3 @@ def _last(accuracies: Sequence[float], chance: float) -> int:
             break
         last = times
     return last
-
-
-def _cell(accuracy: float, last: int) -> str:
-    return f"{accuracy:.0%} x{last}" if last else f"{accuracy:.0%}"

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Screen, verb
+from anyformer.core.readable_numbers import clock
+
+if TYPE_CHECKING:
+    from anyformer.analysis.claim import ClaimResult
 
 
 @verb("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
@@ -26,12 +30,16 @@ def claims(
     screen: Screen,
 ) -> None:
     """Measure the claims of the lectures about sequence models: whether each holds, and the figures that show it."""
-    from anyformer.analysis.claim import claim, claims, result_of
+    from anyformer.analysis.claim import OURS, claim, claims, result_of, stored
+    from anyformer.cli.output.run_options import note
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
 
     folder = out or Path("runs/claims")
     answers: list[Answer] = []
+    known = stored(OURS) if train else {}
     for one in (claim(name),) if name else claims():
+        if one.trains and one.ids[0] in known:
+            note(screen, _time_ahead(known[one.ids[0]]))
         answers.append(Answer(one, result_of(one, folder, train=train)))
         names, word = ", ".join(one.ids), answers[-1].word
         if not screen.json:
@@ -52,6 +60,12 @@ def claims(
         screen.lines(f"claim: {answers[0].claim.says}")
         screen.lines(f"picture: {pictures[0]}")
     screen.lines(f"{'' if name else sentence(answers) + ' '}written: {page}")
+
+
+def _time_ahead(stored: "ClaimResult") -> str:
+    """How long the stored figures took, before models are trained anew."""
+    where = f" on {stored.machine}" if stored.machine else ""
+    return f"{stored.claim}: training; the stored figures took {clock(stored.seconds)}{where}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:
