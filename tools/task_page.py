@@ -6,80 +6,100 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from anyformer.analysis.claim import OURS, Figures, claim, stored
-from anyformer.analysis.claims.task_matrix import breaks, shares
-from anyformer.analysis.task_suite import FAMILIES, RATES, SEEDS, TASKS, TIMES, Effort
+from anyformer.analysis.claim import OURS, ClaimResult, Figures, claim, stored
+from anyformer.analysis.claims.task_matrix import accuracies, reach
+from anyformer.analysis.task_suite import FAMILIES, MULTIPLES, RATES, SEEDS, TASKS, Effort
 from anyformer.drawing.figures import Drawing
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PICTURE = DOCS / "tasks.md", DOCS / "tasks.svg"
 NAME, INCHES = "CLM-31", (11.0, 5.0)
-THEORY: Mapping[str, str] = {
-    "first_token_recall": "Attention reaches every place at once; a window or convolution only as far as its layers.",
-    "flip_flop": "One bit of state suffices for a recurrence; attention has to find the last write among many ignored "
+NO_OPTIONS = ("kind", "count", "seed")
+EXPECTED: Mapping[str, str] = {
+    "first_token_recall": "Attention sees every place; a window or a convolution sees as far as its layers reach.",
+    "flip_flop": "One bit of state is enough for a recurrence. Attention has to find the last write among many ignored "
     "bits, and errs on longer texts (arXiv 2306.00946).",
-    "associative_recall": "Attention looks a key up; a state of fixed size has to hold all pairs (arXiv 2312.04927).",
-    "selective_copy": "Blanks at random places: a recurrence whose steps depend on the input can skip them, "
-    "one with fixed steps (S4D) and a convolution cannot (arXiv 2312.00752).",
-    "copy": "Two layers of attention copy any length; a state of fixed size cannot (arXiv 2402.01032).",
-    "reverse": "As copying, but the distance grows with every symbol.",
-    "sort": "A count of each number suffices, so that a state of fixed size can hold what is needed.",
-    "parity": "One bit of state for a nonlinear recurrence. Attention of fixed depth (arXiv 1906.06755) and linear "
-    "recurrences with positive decay (arXiv 2404.08819, 2411.12537) cannot at growing length.",
-    "modular_addition": "A state of ten values: as parity.",
-    "anbn": "The LSTM counts in its cells (arXiv 1805.04908); attention can compare averages of a and b.",
-    "dyck": "A stack is needed, and its depth grows with the length.",
-    "listops": "A stack too; shallow expressions are nearly a table.",
-    "adding": "Two marked numbers: attention finds them, a gated recurrence holds the first one.",
-    "in_context_regression": "Attention can compare the question with all examples (arXiv 2208.01066).",
-    "future_label": "The answer has not been read yet: impossible for every causal model. Chance knows the "
-    "length of a text, which a model does not.",
+    "associative_recall": "Two layers of attention can look up a key; a state of fixed size has to hold all pairs "
+    "(arXiv 2312.04927).",
+    "selective_copy": "The blanks stand at random places: steps that depend on the input can skip them; fixed steps "
+    "(S4D) and convolutions do badly (arXiv 2312.00752).",
+    "copy": "Attention can copy texts far longer than what a state of fixed size can hold (arXiv 2402.01032); whether "
+    "this carries over to longer texts depends on the positions.",
+    "reverse": "As in `copy`, but the distance grows with every symbol.",
+    "sort": "Counting how often each number occurs is enough, which a state of fixed size can hold.",
+    "parity": "One bit of state is enough for a nonlinear recurrence. Attention learns it hardly (arXiv 1906.06755), "
+    "linear recurrences with non-negative decay cannot at growing length (arXiv 2405.17394, 2411.12537).",
+    "modular_addition": "A state of ten values is enough for a nonlinear recurrence, as in `parity`.",
+    "anbn": "The LSTM can count in its cells (arXiv 1805.04908). There are only 399 words up to the learned length, "
+    "and all are learned: what tests counting are the longer words.",
+    "dyck": "A stack is needed that grows with the length.",
+    "listops": "Operations are at most four deep at every length, so a short stack is enough.",
+    "adding": "Attention can find the two marked numbers; a gated recurrence can hold the first one.",
+    "in_context_regression": "Attention can compare the question with all examples (arXiv 2208.01066). There are 16 "
+    "places on a line, so longer texts often hold the answer as an example; rounding makes even the best reader err.",
+    "future_label": "No causal model can: the answer has not been read yet. What remains are guesses, and the last "
+    "tags of a text whose length is known.",
 }
 """What is known or expected of each task, without regard to the measurements."""
 
 
-def page(figures: Figures, seconds: float) -> str:
+def page(result: ClaimResult) -> str:
     """The page as Markdown."""
-    return "\n".join([*_introduction(figures, seconds), *_accuracies(figures), *_lengths(figures), *_rates(figures)])
+    figures = result.figures
+    return "\n".join([*_introduction(result), *_accuracies(figures), *_lengths(figures), *_rates(figures), *_tasks()])
 
 
-def _introduction(figures: Figures, seconds: float) -> Iterator[str]:
-    effort = Effort()
-    sizes = [size for row in figures["params"].values() for size in row.values()]
+def _introduction(result: ClaimResult) -> Iterator[str]:
+    effort, params = Effort(), result.figures["params"]
+    sizes = [size for row in params.values() for size in row.values()]
+    runs = len(TASKS) * len(FAMILIES) * (len(RATES) + len(SEEDS))
     yield f"""\
 # Recall, state tracking, length: eight families, fifteen tasks
 
 Written by `python tools/task_page.py` from the stored figures of `anyformer claims {NAME} --train`; do not edit.
 
-Which architecture can learn what? Eight families of models learn each of the {len(TASKS)} synthetic tasks with
-{min(sizes):,} to {max(sizes):,} parameters: two layers of 128 channels with attention (`transformer`), or with another
-mixer in its place and the width that gives as many parameters. `window` sees 16 tokens a layer, `cnn` has four narrower
-layers that see 60 tokens together, and `hybrid` is one layer of Mamba and one of windowed attention.
+What do eight families of models learn of {len(TASKS)} synthetic tasks within {effort.steps} updates, and
+how far beyond the learned length does it reach? All have {min(sizes):,} to {max(sizes):,} parameters. A task that a
+family has not learned here may be learned with more updates, data or layers.
 
-Texts of a quarter, a half, three quarters and the whole of a length are learned: {effort.texts:,} texts,
-{effort.steps:,} updates of 4,096 tokens with AdamW. Every family tries the same {len(RATES)} learning rates
-({", ".join(f"{rate:g}" for rate in RATES)}) by whole runs on a seed that is not judged. {len(SEEDS)} seeds
-then answer {effort.test_texts} fresh texts of each length. Three seeds show large differences; they are no verdict on
-small ones.
-{len(TASKS) * len(FAMILIES) * (len(RATES) + len(SEEDS))} runs, {seconds / 60:.0f} minutes on one H200 with torch 2.11.
+| family | layers |
+| --- | --- |
+| `transformer` | two layers of 128 channels: attention with 4 heads and rotary positions, then an MLP |
+| `window` | the same with attention to the last 16 tokens: both layers together see 30 tokens back |
+| `cnn` | convolutions over 5 tokens with dilation 1, 2, 4, 8 in four narrower layers, which see 60 tokens back |
+| `rnn`, `lstm`, `s4d`, `mamba2` | this mixer in place of attention, at the width that gives as many parameters |
+| `hybrid` | a layer of Mamba (the first version), then one of attention to the last 64 tokens: all of a learned text |
 
-![Accuracy of every family on every task](tasks.svg)"""
+All layers have an MLP behind the mixer, residual connections, and RMS norms in front of both.
+
+Each model trains for {effort.steps} updates of 4,096 tokens on texts of four lengths, a quarter, a half, three quarters
+and the whole of L: {effort.texts:,} texts, less the 5% that a study holds out. AdamW (weight decay 0.1, betas 0.9 and
+0.95), 2% warm-up, cosine to a tenth, gradients clipped at 1, fp32, weights of deviation 0.02, no dropout. Every family
+tries the learning rates {", ".join(f"{rate:g}" for rate in RATES)} by whole runs with a seed that is not judged; the
+lowest loss wins. {len(SEEDS)} other seeds then answer the same {effort.test_texts} texts of each length.
+{len(SEEDS)} seeds are too few to rank families that are near each other, and {effort.test_texts} texts leave an
+error of up to 5 points. {runs} runs, {result.seconds / 60:.0f} minutes on {result.machine}.
+
+![Accuracy of every family on every task](tasks.svg)
+
+What was expected and did not happen, and how it was checked: [experiments.md](experiments.md), "Eight families, fifteen
+tasks"."""
 
 
 def _accuracies(figures: Figures) -> Iterator[str]:
     yield """
 ## Accuracy at the learned length
 
-Right labels, tags, or symbols of the target, each after the right symbols before it: the mean of three seeds in
-percent, and the lowest and the highest seed where they are more than five points apart. Bold: the best of the row and
-what is less than two points behind it, if it is above the middle between chance and 100.
+Right labels, tags, or symbols of the target (its end included, each after the right symbols before it): the mean of
+three seeds in percent, and the lowest and the highest seed where they are more than five points apart. Chance is the
+best blind guess. Bold: above the middle between chance and 100, and less than five points behind the best.
 """
     yield from _header("task", "chance", *FAMILIES)
     for task, suite in TASKS.items():
-        row = {family: [seed[0] for seed in figures["right"][task][family]] for family in FAMILIES}
-        best, chance = max(map(fmean, row.values())), suite.task.chance
-        cells = [_cell(values, max(best - 0.02, (1 + chance) / 2)) for values in row.values()]
-        yield _line(f"`{task}`", f"{100 * chance:.0f}", *cells)
+        row = {family: [seed[0] for seed in figures["accuracy"][task][family]] for family in FAMILIES}
+        bold_from = max(max(map(fmean, row.values())) - 0.05, suite.middle(1))
+        cells = [_cell(values, bold_from) for values in row.values()]
+        yield _line(f"`{task}`", f"{100 * suite.chance(1):.0f}", *cells)
 
 
 def _cell(values: Sequence[float], bold_from: float) -> str:
@@ -90,23 +110,24 @@ def _cell(values: Sequence[float], bold_from: float) -> str:
 
 
 def _lengths(figures: Figures) -> Iterator[str]:
+    multiples = ", ".join(map(str, MULTIPLES))
     yield f"""
-## The length at which it breaks
+## How far it reaches
 
-The largest multiple of the learned length, of {", ".join(map(str, TIMES))}, up to which a family stays above the middle
-between chance and 100%; a dash if it is below it at the learned length. Beside it what theory expects.
+The largest multiple of the learned length L, of {multiples}, up to which the mean accuracy is above
+(1 + chance) / 2; a dash if it is below at L. Beside it what theory lets expect.
 """
     yield from _header("task", *FAMILIES, "expected")
-    for task, by_family in breaks(figures).items():
-        cells = (f"x{by_family[name]}" if by_family[name] else "-" for name in FAMILIES)
-        yield _line(f"`{task}`", *cells, THEORY[task])
-    yield "\nAccuracy on texts of twice, four and eight times the learned length, the mean of three seeds in percent:\n"
+    for task, last in reach(figures).items():
+        yield _line(f"`{task}`", *(f"x{last[name]}" if last[name] else "-" for name in FAMILIES), EXPECTED[task])
+    yield "\nAccuracy at 2 L, 4 L and 8 L, the mean of three seeds in percent (chance in brackets where it differs):\n"
     yield from _header("task", *FAMILIES)
-    by_times = [shares(figures, times) for times in TIMES[1:]]
-    for task in TASKS:
-        yield _line(
-            f"`{task}`", *(" / ".join(f"{100 * rows[task][name]:.0f}" for rows in by_times) for name in FAMILIES)
-        )
+    by_multiple = [accuracies(figures, multiple) for multiple in MULTIPLES[1:]]
+    for task, suite in TASKS.items():
+        chances = " / ".join(f"{100 * suite.chance(multiple):.0f}" for multiple in MULTIPLES[1:])
+        name = f"`{task}`" if len(set(chances.split(" / "))) == 1 else f"`{task}` ({chances})"
+        cells = (" / ".join(f"{100 * rows[task][family]:.0f}" for rows in by_multiple) for family in FAMILIES)
+        yield _line(name, *cells)
 
 
 def _rates(figures: Figures) -> Iterator[str]:
@@ -121,6 +142,22 @@ there a better one may lie outside.
     yield from _header("task", *FAMILIES)
     for task, row in figures["rates"].items():
         yield _line(f"`{task}`", *(f"{row[family]:g}" for family in FAMILIES))
+
+
+def _tasks() -> Iterator[str]:
+    yield """
+## The tasks
+
+L is the largest size that is learned. Of the tags of `parity` the last one is judged. `anyformer parts KIND` explains
+each task and its options.
+"""
+    yield from _header("task", "L", "other options", "a text of L / 4", "answer")
+    for name, suite in TASKS.items():
+        options = {key: value for key, value in suite.task.to_dict().items() if key not in (*NO_OPTIONS, suite.size)}
+        record = suite.at(suite.trained // 4, 1, 0).record(0)
+        answer = " ".join(record.tags) or record.label or record.target
+        shown = ", ".join(f"{key} {value}" for key, value in options.items())
+        yield _line(f"`{name}`", f"{suite.size} {suite.trained}", shown, f"`{record.text}`", f"`{answer}`")
 
 
 def _header(*names: str) -> Iterator[str]:
@@ -147,7 +184,7 @@ def picture(figures: Figures) -> Drawing:
 def main() -> None:
     """Writes the page and the picture."""
     result = stored(OURS)[NAME]
-    PAGE.write_text(page(result.figures, result.seconds) + "\n", encoding="utf-8")
+    PAGE.write_text(page(result) + "\n", encoding="utf-8")
     PICTURE.write_bytes(picture(result.figures).bytes("svg"))
 
 

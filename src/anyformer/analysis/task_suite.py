@@ -50,14 +50,14 @@ from anyformer.training.recipes.resolve import data_of, layers_of
 
 FAMILIES = ("transformer", "window", "cnn", "rnn", "lstm", "s4d", "mamba2", "hybrid")
 """The arms of `anyformer compare` with these names; the first one has the size that the others are matched to."""
-TIMES = (1, 2, 4, 8)
+MULTIPLES = (1, 2, 4, 8)
 """Sizes of the test texts, in multiples of the largest size that was learned."""
 RATES, SEEDS, TRIAL_SEED = (3e-4, 1e-3, 3e-3, 1e-2), (0, 1, 2), 1_000_000
 TRIAL_TEXTS, TEST_TEXTS = 2, 1
 """Seeds of the texts that trials and finished models are judged on; models learn texts of seed 0."""
 LABEL, TAGS, TARGET = "classify", "token_labels", "seq2seq"
-Run: TypeAlias = dict[str, Any]
-"""The loss of a trial, or the accuracy of a model at each of `TIMES`."""
+CellResult: TypeAlias = dict[str, Any]
+"""The loss of a trial, or the accuracy of a model at each of `MULTIPLES`."""
 CACHE, ROWS = "cache", 64
 CONTEXT = 384
 """Tokens of the longest test text, eight times the size that was learned."""
@@ -99,9 +99,22 @@ class SuiteTask:
         sizes = [self.trained * quarters // 4 for quarters in (1, 2, 3, 4)]
         return MixtureSource(sources=tuple(self.at(size, texts // len(sizes), seed=0) for size in sizes))
 
-    def fresh_texts(self, times: int, count: int, seed: int) -> list[Record]:
-        """Other texts of so many times the size. Where lengths are drawn, those below three quarters are left out."""
-        records = self.at(self.trained * times, 100 * count, seed)
+    def chance(self, multiple: int) -> float:
+        """The accuracy of the best blind guess at a multiple of the size; the end of a target is one of its symbols."""
+        task = self.at(self.trained * multiple, 1, 0)
+        if self.objective != TARGET:
+            return task.chance
+        symbols = len((task.record(0).target or "").split())
+        return (symbols * task.chance + 1) / (symbols + 1)
+
+    def middle(self, multiple: int) -> float:
+        """The middle between chance and 1: what counts as learned."""
+        return (1 + self.chance(multiple)) / 2
+
+    def fresh_texts(self, multiple: int, count: int, seed: int) -> list[Record]:
+        """Texts of another seed at a multiple of the size. Where lengths are drawn, those below three quarters are
+        left out. Of `anbn` there are so few short words that all of them are learned too."""
+        records = self.at(self.trained * multiple, 100 * count, seed)
         longest = max(len(record.text.split()) for record in islice(records.records(), count))
         return list(islice((record for record in records.records() if _long(record, longest)), count))
 
@@ -145,7 +158,7 @@ class Effort(NamedTuple):
 
 def suite_results(folder: Path, effort: Effort = Effort()) -> dict[str, Any]:  # noqa: B008 (a tuple)
     """Trains all families on all tasks. "params": task -> family -> parameters; "rates": task -> family -> learning
-    rate; "right": task -> family -> seed -> accuracy at each of `TIMES`.
+    rate; "accuracy": task -> family -> seed -> accuracy at each of `MULTIPLES`.
 
     Every family tries the same learning rates by whole runs, on a seed that is not judged; the rate with the lowest
     loss on fresh texts is taken.
@@ -155,18 +168,18 @@ def suite_results(folder: Path, effort: Effort = Effort()) -> dict[str, Any]:  #
         _plan_file(folder, task).write_text(json.dumps(plan_of_task), encoding="utf-8")
     cells = [(task, family) for task in TASKS for family in FAMILIES]
     trials = [(*cell, rate, TRIAL_SEED, *effort) for cell in cells for rate in RATES]
-    losses = dict(zip(trials, (run["loss"] for run in in_parallel(learned, trials, folder)), strict=True))
+    losses = dict(zip(trials, (run["loss"] for run in in_parallel(train_cell, trials, folder)), strict=True))
     rates = {cell: min(RATES, key=lambda rate: losses[*cell, rate, TRIAL_SEED, *effort]) for cell in cells}
     runs = [(*cell, rates[cell], seed, *effort) for cell in cells for seed in SEEDS]
-    right = dict(zip(runs, (run["right"] for run in in_parallel(learned, runs, folder)), strict=True))
+    accuracy = dict(zip(runs, (run["accuracy"] for run in in_parallel(train_cell, runs, folder)), strict=True))
     return {
         "params": {
             task: {name: arm["params"] for name, arm in arms.items()} for task, arms in zip(TASKS, plans, strict=True)
         },
         "rates": {task: {family: rates[task, family] for family in FAMILIES} for task in TASKS},
-        "right": {
+        "accuracy": {
             task: {
-                family: [right[task, family, rates[task, family], seed, *effort] for seed in SEEDS]
+                family: [accuracy[task, family, rates[task, family], seed, *effort] for seed in SEEDS]
                 for family in FAMILIES
             }
             for task in TASKS
@@ -175,7 +188,7 @@ def suite_results(folder: Path, effort: Effort = Effort()) -> dict[str, Any]:  #
 
 
 def planned(folder: Path, task: str, texts: int) -> dict[str, Any]:
-    """Family -> its recipe for a task and its number of parameters, which is that of the first family."""
+    """Family -> its recipe for a task, and its number of parameters, which is within 4% of that of the first family."""
     suite = TASKS[task]
     overrides = (f"objective.kind={suite.objective}", *RECIPE, *MODELS)
     study = read_study("small", overrides, layers_of(suite.source(texts), None, {}))
@@ -183,37 +196,39 @@ def planned(folder: Path, task: str, texts: int) -> dict[str, Any]:
     return {arm.name: {"params": arm.budgets.params, "recipe": arm.recipe.to_dict()} for arm in plan(study, prepared)}
 
 
-def learned(
+def train_cell(
     folder: Path, task: str, family: str, rate: float, seed: int, steps: int, texts: int, test_texts: int
-) -> Run:
-    """Trains one model: its loss on texts of the learned size if it is a trial (infinite if it diverges), otherwise its
-    accuracy at each size."""
+) -> CellResult:
+    """Trains one model: its loss on texts of the learned size if it is a trial, otherwise its accuracy at each size. A
+    model that diverges has an infinite loss, or no right answer."""
     recipe = json.loads(_plan_file(folder, task).read_text(encoding="utf-8"))[family]["recipe"]
     changes = f"optimizer.lr={rate}", f"seed={seed}", f"train.steps={steps}"
     with tempfile.TemporaryDirectory() as runs:
         try:
             run = train(decode(Recipe, recipe), *changes, out=Path(runs) / "run", cache=folder / CACHE)
         except TrainingError:
-            if seed == TRIAL_SEED:
-                return {"loss": math.inf}
-            raise
+            return {"loss": math.inf} if seed == TRIAL_SEED else {"accuracy": [0.0] * len(MULTIPLES)}
         predictor = run.trained()
     suite = TASKS[task]
     if seed == TRIAL_SEED:
         job = Job(predictor=predictor, records=suite.fresh_texts(1, test_texts, TRIAL_TEXTS))
         return {"loss": evaluate(job, ("loss",)).scores["loss"].value}
-    return {"right": [right(predictor, suite.fresh_texts(times, test_texts, TEST_TEXTS)) for times in TIMES]}
+    return {
+        "accuracy": [
+            accuracy_of(predictor, suite.fresh_texts(multiple, test_texts, TEST_TEXTS)) for multiple in MULTIPLES
+        ]
+    }
 
 
 def _plan_file(folder: Path, task: str) -> Path:
     return folder / f"plan-{task}.json"
 
 
-def right(predictor: Predictor, records: Sequence[Record]) -> float:
+def accuracy_of(predictor: Predictor, records: Sequence[Record]) -> float:
     """The share of right answers: labels, tags (of a text with a label the last tag alone), or the symbols of a target,
     its end included, each behind the right symbols before it."""
     if records[0].tags:
-        return _right_tags(predictor, records)
+        return _tag_accuracy(predictor, records)
     job = Job(predictor=predictor, records=list(records))
     if records[0].target is None:
         return evaluate(job, ("accuracy",)).scores["accuracy"].value
@@ -222,7 +237,7 @@ def right(predictor: Predictor, records: Sequence[Record]) -> float:
 
 
 @torch.no_grad()
-def _right_tags(predictor: Predictor, records: Sequence[Record]) -> float:
+def _tag_accuracy(predictor: Predictor, records: Sequence[Record]) -> float:
     names, shares = predictor.contents.tags, []
     predictor.model.eval()
     for start in range(0, len(records), ROWS):
