@@ -7,7 +7,8 @@ that is not judged. `benchmarks.pretraining_runs` has all settings, `benchmarks.
 
 --data holds descriptions, speeches and sentiment (.jsonl.gz). The runs are computed in `--workers` processes; each line
 of FILE is a finished run, which is not computed again. The weights of the pre-trainings are kept in --work; if they are
-missing they are trained again as long as a fine-tuning needs them. `--tiny` is a trial of some minutes on a CPU.
+missing they are trained again as long as a fine-tuning needs them. `--tiny` is a trial of some minutes on a CPU, with a
+--work and a FILE of its own: both are refused if they were made with other settings.
 """
 
 import argparse
@@ -26,8 +27,9 @@ from typing import Any
 import torch
 
 from anyformer.disk import RECIPE
+from anyformer.errors import SpecError
 from benchmarks.finetuning import read
-from benchmarks.pretraining_data import write_all
+from benchmarks.pretraining_data import write, write_all
 from benchmarks.pretraining_runs import (
     ARMS,
     FINETUNE,
@@ -48,6 +50,7 @@ from benchmarks.pretraining_runs import (
     Scale,
     compute,
     make_plan,
+    refuse_other_plan,
     weights,
 )
 
@@ -152,6 +155,15 @@ def run_all(folder: Path, out: Path, scale: Scale, workers: int, minutes: float)
                 append(out, results[cell.key])
 
 
+def start(out: Path, plan: Line) -> None:
+    """Begins a file of results with the plan, or removes an incomplete last line. Results of another plan are
+    refused."""
+    stored = read(out)
+    if stored:
+        refuse_other_plan(out, stored[0], plan)
+    write(out, stored or [plan])
+
+
 def append(out: Path, line: Line) -> None:
     """Stores the line of a finished run."""
     with out.open("a", encoding="utf-8") as file:
@@ -174,12 +186,11 @@ def main() -> None:
     options = parser.parse_args()
     began, scale = time.monotonic(), TINY if options.tiny else FULL
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_all(options.data, options.work, scale.every)
-    plan, stored = make_plan(options.work, scale), read(options.out)
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in stored), encoding="utf-8")  # no incomplete line
-    if not stored:
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plan) + "\n")
+    try:
+        write_all(options.data, options.work, scale.every)
+        start(options.out, make_plan(options.work, scale))
+    except SpecError as error:
+        sys.exit(str(error))
     left = options.minutes - (time.monotonic() - began) / 60
     complete = run_all(options.work, options.out, scale, options.workers, left)
     state = "complete" if complete else "not complete: the same command continues"

@@ -1,6 +1,7 @@
 """The settings of "Pre-training, three ways", and the run of one cell of its table: a pre-training or a fine-tuning.
 
-All that decides a result is a constant of this file or of `benchmarks.pretraining_data`, fixed before the first run.
+All that decides a result is a constant of this file or of `benchmarks.pretraining_data`. The constants are stored with
+the results before the first run; a later run with other constants is refused.
 """
 
 import json
@@ -21,6 +22,7 @@ from anyformer.data.preparation.shards import TOKENIZER, Prepared
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.file import File
+from anyformer.disk import store
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
@@ -32,7 +34,7 @@ from anyformer.optim.schedules.linear import LinearSchedule
 from anyformer.run import Run, train
 from anyformer.study.planning import fit, measure_of
 from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, TrainSpec, load
-from benchmarks.pretraining_data import TEXT, shared, sizes_of
+from benchmarks.pretraining_data import TEXT, data_settings, refuse_difference, shared, sizes_of
 
 Line = dict[str, Any]
 PLAN, SHARED, PRETRAIN, FINETUNE = "plan", "shared", "pretrain", "finetune"
@@ -162,7 +164,8 @@ def text_data(folder: Path, scale: Scale) -> DataSpec:
 
 
 def make_plan(folder: Path, scale: Scale) -> Line:
-    """Prepares the text, sizes the models, and sets the batches so that an update of each way costs the same FLOPs."""
+    """Prepares the text, sizes the models, and sets the batches so that an update of each way costs the same FLOPs.
+    A folder with the plan, and so maybe the weights, of other settings is refused."""
     prepared = prepared_for(text_data(folder, scale), folder / "cache")
     shutil.copy(prepared.folder / TOKENIZER, folder / "tokenizer.json")
     counts = prepared.counts["train"]
@@ -180,17 +183,27 @@ def make_plan(folder: Path, scale: Scale) -> Line:
     }
     plan = {"texts": counts["samples"], "tokens": counts["tokens"], "length": length, "ways": ways}
     plan = {"stage": PLAN, **plan, "sets": sizes_of(folder, TASKS), "settings": settings(scale)}
-    (folder / PLAN_FILE).write_text(json.dumps(plan), encoding="utf-8")
+    file = folder / PLAN_FILE
+    if file.is_file():
+        refuse_other_plan(folder, json.loads(file.read_text(encoding="utf-8")), plan)
+    store(file, json.dumps(plan))
     return plan
 
 
+def refuse_other_plan(place: Path, stored: Line, plan: Line) -> None:
+    """An error if a stored plan is not the present one: runs of both cannot be compared."""
+    before, now = ({**plan, **plan.get("settings", {}), "settings": None} for plan in (stored, plan))
+    refuse_difference(place, before, json.loads(json.dumps(now)))
+
+
 def settings(scale: Scale) -> Line:
-    """The settings that were fixed before the first run, as they are stored with the results."""
+    """The settings, as they are stored with the results before the first run."""
     tasks = {name: [task.context, task.batch_tokens, task.steps] for name, task in TASKS.items()}
     return {
         "steps": scale.steps, "batch_tokens": scale.batch_tokens, "share": scale.share, "vocabulary": scale.tokenizer,
         "context": CONTEXT, "seeds": [*SEEDS], "trial_seed": TRIAL_SEED, "trial_share": TRIAL_SHARE,
         "pretraining_rates": [*PRETRAINING_RATES], "rates": [*RATES], "dropout": DROPOUT, "tasks": tasks,
+        "overrides": [*scale.overrides], **data_settings(scale.every),
     }  # fmt: skip
 
 

@@ -2,10 +2,11 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.pretraining import Results, best_rate, fine_tunings, missing, results_of, trials
+from benchmarks.pretraining import Results, best_rate, fine_tunings, missing, results_of, start, trials
 from benchmarks.pretraining_data import cut, letters, read, write_all
 from benchmarks.pretraining_page import PAGE, RESULTS, gain, page
 from benchmarks.pretraining_runs import (
@@ -31,6 +32,7 @@ from benchmarks.pretraining_runs import (
 )
 
 from anyformer.disk import RECIPE
+from anyformer.errors import SpecError
 
 
 def line(cell: Cell) -> Line:
@@ -131,6 +133,35 @@ def test_a_training_text_with_a_line_of_a_held_out_text_is_dropped(tmp_path: Pat
     assert read(tmp_path / "made/dropped.jsonl")[0]["dropped"] == 1
 
 
+def test_prepared_data_of_other_settings_are_refused(tmp_path: Path) -> None:
+    write_all(data(tmp_path), tmp_path / "made", every=2)
+    before = (tmp_path / "made/text.jsonl").read_bytes()
+    write_all(tmp_path, tmp_path / "made", every=2)
+    with pytest.raises(SpecError, match=r"made: stored with other settings \(every=2, now 1\)"):
+        write_all(tmp_path, tmp_path / "made", every=1)
+    assert (tmp_path / "made/text.jsonl").read_bytes() == before
+
+
+def test_results_of_other_settings_are_refused_and_kept(tmp_path: Path) -> None:
+    out, plan = tmp_path / "results.jsonl", {"stage": PLAN, "texts": 10, "settings": settings(TINY)}
+    start(out, plan)
+    start(out, plan)
+    before = out.read_text()
+    assert json.loads(before) == json.loads(json.dumps(plan)) and not out.with_suffix(".part").exists()
+    with pytest.raises(SpecError, match=r"other settings \(batch_tokens=1024, now 16384; .*texts=10, now 9"):
+        start(out, {**plan, "texts": 9, "settings": settings(FULL)})
+    assert out.read_text() == before
+
+
+def test_an_incomplete_last_line_of_the_results_is_removed(tmp_path: Path) -> None:
+    out, plan = tmp_path / "results.jsonl", {"stage": PLAN, "settings": settings(TINY)}
+    start(out, plan)
+    complete = out.read_text()
+    out.write_text(complete + '{"stage": "pre')
+    start(out, plan)
+    assert out.read_text() == complete
+
+
 def test_pieces_have_every_word_once() -> None:
     texts = [f"one {n} two" * 5 for n in range(40)]
     pieces = list(cut(texts, 50))
@@ -141,6 +172,9 @@ def test_pieces_have_every_word_once() -> None:
 def test_an_update_of_each_way_costs_the_same_and_every_task_is_learned(tmp_path: Path) -> None:
     write_all(data(tmp_path), tmp_path / "made")
     plan = make_plan(tmp_path / "made", TINY)
+    assert plan == make_plan(tmp_path / "made", TINY)
+    with pytest.raises(SpecError, match="steps=4, now 5"):
+        make_plan(tmp_path / "made", replace(TINY, steps=5))
     costs = [way["flops_per_text"] * way["batch_tokens"] for way in plan["ways"].values()]
     assert max(costs) / min(costs) < 1.01
     sizes = [way["params"] for way in plan["ways"].values()]
