@@ -10,7 +10,7 @@ from statistics import fmean
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import t_interval
 from benchmarks.finetuning import read
-from benchmarks.pretraining import Results, best_rate, results_of
+from benchmarks.pretraining import Results, diverged, fine_tunings, results_of, trials
 from benchmarks.pretraining_data import CLASSES, LABELLED, LONG_LINE, PAIRS, PIECE
 from benchmarks.pretraining_runs import (
     ARMS,
@@ -44,7 +44,7 @@ FIXED = """
 ## What was fixed before the first run
 
 The settings are constants of benchmarks/pretraining_runs.py and benchmarks/pretraining_data.py, committed before any
-run of the study. No run was left out.
+run of the study.
 
 - **Text**: training splits of the Debian package descriptions and of the State of the Union speeches, cut and joined to
   pieces of at most {piece} characters, {pieces:,} pieces of {length} tokens on average (BPE, {vocabulary:,}).
@@ -57,7 +57,8 @@ run of the study. No run was left out.
   with seed {trial_seed}, which is not judged. AdamW, cosine with a warm-up of 10%.
 - **Fine-tuning**: the same updates, batches, AdamW and linear schedule for both arms of a model, all weights learn. The
   rate is chosen for each arm alone, of the same {rates}, by the validation loss of whole runs with seed {trial_seed}
-  (with the pre-trained weights of seed 0). Of each run the checkpoint with the lowest validation loss is judged, once,
+  (with the pre-trained weights of the first seed whose pre-training did not diverge). A trial that diverges is the
+  worst. Of each run the checkpoint with the lowest validation loss is judged, once,
   on the whole test split. Seeds 0, 1 and 2 set the pre-training and the fine-tuning.
 - **Classes**: the decoder answers from a special token at the end, the encoder from one at the beginning. The
   encoder-decoder writes the name of the class, as T5 does, which counts if it is right to the letter.
@@ -71,6 +72,7 @@ def page(lines: Sequence[Line]) -> str:
     """The whole page."""
     plan, results = next(line for line in lines if line["stage"] == PLAN), results_of(lines)
     parts = [INTRODUCTION, "## What pre-training gains", "", *_gains(plan, results), "", *_sentences(plan, results)]
+    parts += ["", "## Runs that failed", "", *_failures(plan, results)]
     parts += ["", "## What was pre-trained", "", *_pretrainings(plan, results), "", *_overlap(results)]
     settings = plan["settings"]
     rates = {name: ", ".join(f"{rate:g}" for rate in settings[name]) for name in ("pretraining_rates", "rates")}
@@ -80,9 +82,49 @@ def page(lines: Sequence[Line]) -> str:
 
 
 def _runs(plan: Line, results: Results, stage: str, way: str, task: str = "", arm: str = "") -> list[Line]:
-    """The runs that are judged, by seed."""
-    cells = [Cell(stage, way, task, arm, seed, 0.0, False) for seed in plan["settings"]["seeds"]]
-    return [results[cell.key] for cell in cells if cell.key in results]
+    """The runs that are judged and did not fail, by seed."""
+    lines = [results.get(cell.key) for cell in _cells(plan, stage, way, task, arm)]
+    return [line for line in lines if line is not None and "failed" not in line]
+
+
+def _cells(plan: Line, stage: str, way: str, task: str = "", arm: str = "") -> list[Cell]:
+    return [Cell(stage, way, task, arm, seed, 0.0, False) for seed in plan["settings"]["seeds"]]
+
+
+def _failures(plan: Line, results: Results) -> Iterator[str]:
+    """The judged runs without a result, and the trials that diverged."""
+    groups = [_cells(plan, PRETRAIN, way) for way in WAYS]
+    groups += [_cells(plan, FINETUNE, way, task, arm) for task, way, arm in fine_tunings()]
+    judged = [cell for cells in groups for cell in cells]
+    lines = [(cell, results.get(cell.key)) for cell in judged]
+    failures = [f"- {_reason(cell, line, results)}" for cell, line in lines if line is None or "failed" in line]
+    if failures:
+        yield f"{len(failures)} of {len(judged)} judged runs have no result. They are left out of all means, and so is"
+        yield "the run of the other arm with the same seed from gains.\n"
+        yield from failures
+    else:
+        yield f"All judged runs, {len(judged)}, are in the tables."
+    for cell, *_ in groups:
+        rates = trials(cell)
+        count = sum("failed" in results.get(trial.key, {}) for trial in rates)
+        if count == len(rates):
+            yield f"\nAll {count} trials of {_name(cell)} diverged; its judged runs have the lowest rate."
+        elif count:
+            yield f"\nOf {len(rates)} trials of {_name(cell)} {count} diverged."
+
+
+def _reason(cell: Cell, line: Line | None, results: Results) -> str:
+    """Why a judged run has no result."""
+    name = f"{_name(cell)}, seed {cell.seed}"
+    if line is not None:
+        return f"failed: {line['failed']}: {name}, rate {line['rate']:g}"
+    blocked = cell.arm == PRETRAINED and diverged(cell.way, cell.seed, results)
+    return f"not begun{', its pre-training failed' if blocked else ''}: {name}"
+
+
+def _name(cell: Cell) -> str:
+    stage = {PRETRAIN: "pre-training", FINETUNE: "fine-tuning"}[cell.stage]
+    return ", ".join(filter(None, (stage, cell.way, cell.task, cell.arm)))
 
 
 def _scores(plan: Line, results: Results, way: str, task: str, score: str) -> tuple[list[float], list[float]]:
@@ -112,9 +154,14 @@ def _gains(plan: Line, results: Results) -> Iterator[str]:
                     yield f"{label} | an encoder cannot write | | |"
                     continue
                 ours, theirs = _scores(plan, results, way, name, score)
+                if not ours:
+                    yield f"{label} | no pair of runs | | |"
+                    continue
                 digits = 1 if score in ("chrF", "BLEU") else 3
+                seeds = len(plan["settings"]["seeds"])
+                note = f", {len(ours)} of {seeds} seeds" if len(ours) < seeds else ""
                 means = f"{fmean(ours):.{digits}f} | {fmean(theirs):.{digits}f}"
-                yield f"{label} | {means} | {_with_ends(gain(ours, theirs), digits)} |"
+                yield f"{label} | {means} | {_with_ends(gain(ours, theirs), digits)}{note} |"
 
 
 def _with_ends(interval: Interval, digits: int) -> str:
@@ -126,7 +173,10 @@ def _sentences(plan: Line, results: Results) -> Iterator[str]:
     """What the table shows, for the first score of each task."""
     for name, task in TASKS.items():
         score = next(iter(task.metrics(task.ways()[0])))
-        pairs = {way: _scores(plan, results, way, name, score) for way in task.ways()}
+        pairs = {way: pair for way in task.ways() if (pair := _scores(plan, results, way, name, score))[0]}
+        if not pairs:
+            yield f"- {task.title}: no pair of runs."
+            continue
         gains = {way: gain(*pair) for way, pair in pairs.items()}
         clear = [way for way, interval in gains.items() if interval.low is not None and interval.low > 0]
         worse = [way for way, interval in gains.items() if interval.high is not None and interval.high < 0]
@@ -148,6 +198,9 @@ def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|"
     for way in WAYS:
         runs = _runs(plan, results, PRETRAIN, way)
+        if not runs:
+            yield f"| {way} ({SHAPES[way]}) | no run | | | | | | | |"
+            continue
         tokens, flops = (fmean(run[key] for run in runs) for key in ("tokens", "flops"))
         losses, seconds = ([run[key] for run in runs] for key in ("valid_loss", "seconds"))
         yield (
@@ -157,11 +210,11 @@ def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
             f"{_span(seconds, 0)} |"
         )
     yield ""
-    device = _runs(plan, results, PRETRAIN, next(iter(WAYS)))[0]["device"]
+    devices = ", ".join(dict.fromkeys(line["device"] for line in results.values() if "device" in line))
     yield (
         f"The text has {plan['tokens'] / 1e6:.1f}M unique tokens. Three seeds each; losses of different ways are of "
         f"different questions, and say nothing about each other. Seconds are those of the training loop while several "
-        f"runs shared the device ({device}), so they are upper bounds."
+        f"runs shared the device ({devices}), so they are upper bounds."
     )
 
 
@@ -210,9 +263,11 @@ def _fine_tunings(plan: Line, results: Results) -> Iterator[str]:
         for way in task.ways():
             for arm in ARMS:
                 runs = _runs(plan, results, FINETUNE, way, name, arm)
-                rate = best_rate(Cell(FINETUNE, way, name, arm, 0, 0.0, False), results)
-                assert rate is not None
-                label = f"{name} | {way} | {arm} | {_rate(rate, plan['settings']['rates'])}"
+                label = f"{name} | {way} | {arm}"
+                if not runs:
+                    yield f"| {label} | no run | | | | |"
+                    continue
+                label += f" | {_rate(runs[0]['rate'], plan['settings']['rates'])}"
                 best, seconds = ([run[key] for run in runs] for key in ("best_step", "seconds"))
                 yield (
                     f"| {label} | {runs[0]['steps']:,} | {_span(best, 0)} | {runs[0]['params']:,} | "

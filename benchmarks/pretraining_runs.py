@@ -22,7 +22,8 @@ from anyformer.data.preparation.shards import TOKENIZER, Prepared
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.file import File
-from anyformer.disk import store
+from anyformer.disk import RECIPE, store
+from anyformer.errors import TrainingError
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
@@ -49,6 +50,8 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 """Rates that are tried in fine-tuning, each in a run of the whole length; the same for both arms."""
 DROPOUT = 0.1
 PLAN_FILE = "plan.json"
+DIVERGED = "diverged"
+"""`failed` in the line of a run whose loss was not finite."""
 
 
 @dataclass(frozen=True)
@@ -240,17 +243,27 @@ def weights(folder: Path, way: str, seed: int) -> Path:
     return folder / "pretrained" / f"{way.replace(' ', '-')}-{seed}"
 
 
+def first_weights(folder: Path, way: str) -> Path:
+    """The run folder of the first seed whose pre-training did not diverge; trials of fine-tuning start with it."""
+    return next(place for seed in SEEDS if ((place := weights(folder, way, seed)) / RECIPE).is_file())
+
+
 def compute(folder: Path, cell: Cell, scale: Scale) -> Line:
-    """Trains the run of a cell, and returns its line of the results."""
+    """Trains the run of a cell, and returns its line of the results, also if it diverges."""
     if cell.stage == SHARED:
         return {**cell._asdict(), **shared(folder, ("sentiment", "synopses"))}
     plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
     model = decode(ModelSpec, plan["ways"][cell.way]["model"])
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        if cell.stage == PRETRAIN:
-            facts = pretrain(folder, Path(temporary) / "run", cell, scale, model, plan)
-        else:
-            facts = fine_tune(folder, Path(temporary) / "run", cell, scale, model)
+        try:
+            if cell.stage == PRETRAIN:
+                facts = pretrain(folder, Path(temporary) / "run", cell, scale, model, plan)
+            else:
+                facts = fine_tune(folder, Path(temporary) / "run", cell, scale, model)
+        except TrainingError as error:
+            facts = {"valid_loss": None, "failed": DIVERGED, "error": str(error)}
+            if cell.stage == PRETRAIN and not cell.trial:
+                shutil.rmtree(weights(folder, cell.way, cell.seed), ignore_errors=True)  # of an earlier computation
     return {**cell._asdict(), **facts}
 
 
@@ -282,7 +295,9 @@ def pretrain(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpec
 
 def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpec) -> Line:
     """A fine-tuning. Both arms have the same recipe; one starts with the weights of the pre-training of its seed."""
-    task, seed = TASKS[cell.task], SEEDS[0] if cell.trial else cell.seed
+    task, start = TASKS[cell.task], None
+    if cell.arm == PRETRAINED:
+        start = first_weights(folder, cell.way) if cell.trial else weights(folder, cell.way, cell.seed)
     steps = max(2, task.steps // scale.share)
     source = task.source(cell.way, folder / f"{cell.task}.jsonl")
     tokenizer = File(path=str(folder / "tokenizer.json"), sentinels=0)
@@ -294,7 +309,7 @@ def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpe
         train=TrainSpec(steps=steps, batch_tokens=task.batch_tokens, stop=0),
         evaluate=EvaluateSpec(every=max(1, steps // 8), batches=200),
         checkpoint=CheckpointSpec(every=steps, keep=1, keep_best=not cell.trial),
-        init_from=weights(folder, cell.way, seed) if cell.arm == PRETRAINED else None,
+        init_from=start,
         seed=cell.seed,
         out=out,
         cache=folder / "cache",
@@ -315,6 +330,8 @@ def score_line(scores: Mapping[str, Any], metric: str) -> Line:
 def progress(run: Run) -> Line:
     """What a run has done. `tokens`: text without padding; `seconds`: those of its loop."""
     state = run.state["progress"]
+    if state["best"] is None:
+        raise TrainingError("no validation loss was finite")
     lines: Sequence[Mapping[str, Any]] = [line for line in run.metrics() if "valid_loss" in line]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {
