@@ -140,7 +140,7 @@ class Scale:
 
 
 FULL = Scale()
-TINY = Scale(4, 1024, 250, 20, 512, ("dim=32", "stack.depth=2"))
+TINY = Scale(steps=4, batch_tokens=1024, share=250, every=20, tokenizer=512, overrides=("dim=32", "stack.depth=2"))
 """A trial of the program."""
 
 
