@@ -163,6 +163,24 @@ def test_the_page_is_written_if_every_run_of_a_way_diverged(tmp_path: Path) -> N
     assert page_of(stored(tmp_path / "all", lambda one: one.stage != SHARED))
 
 
+def test_the_page_says_of_the_overlap_what_the_figures_say(tmp_path: Path) -> None:
+    results = stored(tmp_path)
+    assert "**No test text was found in the pre-training text.**" in page_of(results)
+    (shared,) = (run for run in results.values() if run["stage"] == SHARED)
+    shared["sentiment"] = {"tests": 2, "shared": "1 of 2 texts"}
+    assert "**Parts of test texts of sentiment were found in the pre-training text.**" in page_of(results)
+    shared["targets"] = {"long": 3, "present": 2}
+    text = page_of(results)
+    assert "**Parts of test texts of sentiment and test synopses were found in the pre-training text.**" in text
+    assert "No test text" not in text
+
+
+def test_the_page_ranks_no_way_and_gives_the_range_over_seeds(tmp_path: Path) -> None:
+    text = page_of(stored(tmp_path))
+    assert "highest accuracy" not in text and "lowest to highest of each" in text
+    assert "accuracy after pre-training: next token 0.800 to 0.820, masked words 0.800 to 0.820" in text
+
+
 def test_the_page_pairs_the_arms_by_seed(tmp_path: Path) -> None:
     text = page_of(stored(tmp_path))
     assert "| next token (decoder) | 0.810 | 0.710 | +0.100 (+0.100 to +0.100) |" in text
