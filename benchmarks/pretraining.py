@@ -6,12 +6,15 @@ the same model with random weights. Learning rates are chosen by as many trials 
 that is not judged. `benchmarks.pretraining_runs` has all settings, `benchmarks.pretraining_page` writes the page.
 
 --data holds descriptions, speeches and sentiment (.jsonl.gz). The runs are computed in `--workers` processes; each line
-of FILE is a finished run, which is not computed again. The weights of the pre-trainings are kept in --work; if they are
-missing they are trained again as long as a fine-tuning needs them. `--tiny` is a trial of some minutes on a CPU.
+of FILE is a finished run, which is not computed again; a run that diverged is stored as failed. The weights of the
+pre-trainings are kept in --work; if they are missing they are trained again as long as a fine-tuning needs them.
+`--tiny` is a trial of some minutes on a CPU, with a --work and a FILE of its own: both are refused if they were made
+with other settings.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -26,8 +29,9 @@ from typing import Any
 import torch
 
 from anyformer.disk import RECIPE
+from anyformer.errors import SpecError
 from benchmarks.finetuning import read
-from benchmarks.pretraining_data import write_all
+from benchmarks.pretraining_data import write, write_all
 from benchmarks.pretraining_runs import (
     ARMS,
     FINETUNE,
@@ -48,6 +52,7 @@ from benchmarks.pretraining_runs import (
     Scale,
     compute,
     make_plan,
+    refuse_other_plan,
     weights,
 )
 
@@ -68,17 +73,21 @@ def trials(cell: Cell) -> list[Cell]:
 
 
 def best_rate(cell: Cell, results: Results) -> float | None:
-    """The rate of the trial with the lowest validation loss; None if a trial is missing. A loss that is not finite is
-    the worst."""
+    """The rate of the trial with the lowest validation loss; None if a trial is missing. A trial that diverged is the
+    worst; if all did, the lowest rate."""
     lines = [results.get(trial.key) for trial in trials(cell)]
-    losses = [(line["valid_loss"], line["rate"]) for line in lines if line is not None]
-    finite = [(loss, rate) for loss, rate in losses if loss is not None and loss < float("inf")]
-    return min(finite)[1] if len(losses) == len(lines) and finite else None
+    losses = [(math.inf if line["valid_loss"] is None else line["valid_loss"], line["rate"]) for line in lines if line]
+    return min(losses)[1] if len(losses) == len(lines) else None
 
 
 def pretrained(folder: Path, way: str, seed: int, results: Results) -> bool:
     """Whether the weights of a pre-training are there, and its line is stored."""
     return _judged(PRETRAIN, way, "", "", seed).key in results and (weights(folder, way, seed) / RECIPE).is_file()
+
+
+def diverged(way: str, seed: int, results: Results) -> bool:
+    """Whether a pre-training diverged: nothing can start with its weights."""
+    return "failed" in results.get(_judged(PRETRAIN, way, "", "", seed).key, {})
 
 
 def _judged(stage: str, way: str, task: str, arm: str, seed: int) -> Cell:
@@ -97,8 +106,9 @@ def missing(folder: Path, results: Results) -> Iterator[Cell]:
     for task, way, arm in fine_tunings():
         runs = [_judged(FINETUNE, way, task, arm, seed) for seed in SEEDS]
         if arm == PRETRAINED:
-            runs = [cell for cell in runs if pretrained(folder, way, cell.seed, results)]
-            if SEEDS[0] not in [cell.seed for cell in runs]:  # the trials start with its weights
+            usable = [cell for cell in runs if not diverged(way, cell.seed, results)]
+            runs = [cell for cell in usable if pretrained(folder, way, cell.seed, results)]
+            if runs[:1] != usable[:1]:  # the trials start with the first weights
                 continue
         yield from _trials_then(runs, results, [cell for cell in runs if cell.key not in results])
     if (shared := _judged(SHARED, "", "", "", 0)).key not in results:
@@ -117,13 +127,14 @@ def _trials_then(judged: list[Cell], results: Results, without_result: list[Cell
 
 
 def _done(folder: Path, cell: Cell, results: Results) -> bool:
-    """Whether a pre-training is finished. Without its weights it is not, if a fine-tuning still needs them."""
+    """Whether a pre-training is finished. Without its weights it is not, if a fine-tuning still needs them; after it
+    diverged, none can."""
     needs = [
         _judged(FINETUNE, cell.way, task, arm, cell.seed).key
         for task, way, arm in fine_tunings()
         if (way, arm) == (cell.way, PRETRAINED)
     ]
-    used = all(key in results for key in needs)
+    used = diverged(cell.way, cell.seed, results) or all(key in results for key in needs)
     return cell.key in results if used else pretrained(folder, cell.way, cell.seed, results)
 
 
@@ -152,13 +163,23 @@ def run_all(folder: Path, out: Path, scale: Scale, workers: int, minutes: float)
                 append(out, results[cell.key])
 
 
+def start(out: Path, plan: Line) -> None:
+    """Begins a file of results with the plan, or removes an incomplete last line. Results of another plan are
+    refused."""
+    stored = read(out)
+    if stored:
+        refuse_other_plan(out, stored[0], plan)
+    write(out, stored or [plan])
+
+
 def append(out: Path, line: Line) -> None:
     """Stores the line of a finished run."""
     with out.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
     words = [line[name] for name in ("stage", "way", "task", "arm") if line.get(name)]
     scores = ", ".join(f"{name} {score['value']:.4f}" for name, score in line.get("scores", {}).items())
-    loss = f"validation loss {line['valid_loss']:.4f}, {line['seconds']:.0f} s" if "valid_loss" in line else ""
+    loss = f"validation loss {line['valid_loss']:.4f}, {line['seconds']:.0f} s" if line.get("valid_loss") else ""
+    loss = f"failed: {line['failed']}" if "failed" in line else loss
     trial = "trial, " if line.get("trial") else ""
     print(f"{', '.join(words)}, seed {line['seed']}, rate {line['rate']:g}: {trial}{loss} {scores}", flush=True)
 
@@ -174,12 +195,11 @@ def main() -> None:
     options = parser.parse_args()
     began, scale = time.monotonic(), TINY if options.tiny else FULL
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_all(options.data, options.work, scale.every)
-    plan, stored = make_plan(options.work, scale), read(options.out)
-    options.out.write_text("".join(json.dumps(line) + "\n" for line in stored), encoding="utf-8")  # no incomplete line
-    if not stored:
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plan) + "\n")
+    try:
+        write_all(options.data, options.work, scale.every)
+        start(options.out, make_plan(options.work, scale))
+    except SpecError as error:
+        sys.exit(str(error))
     left = options.minutes - (time.monotonic() - began) / 60
     complete = run_all(options.work, options.out, scale, options.workers, left)
     state = "complete" if complete else "not complete: the same command continues"

@@ -10,12 +10,13 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyformer.data.checks.overlap import Overlap, OverlapSearch
 from anyformer.data.record import Record
+from anyformer.errors import SpecError
 
 Row = dict[str, Any]
 DESCRIPTIONS, SPEECHES, SENTIMENT = FILES = ("descriptions.jsonl.gz", "speeches.jsonl.gz", "sentiment.jsonl.gz")
@@ -27,6 +28,8 @@ CLASSES, LABELLED, PAIRS = 20, 4000, 8000
 """Largest sections, labelled descriptions and pairs of description and synopsis for training."""
 DROPPED = "dropped.jsonl"
 """File with the number of training texts that are left out."""
+SETTINGS = "data.json"
+"""File with the settings that the data were made with."""
 LONG_LINE = 40
 """Letters of the shortest line that is compared."""
 LEAST_LETTERS = 20
@@ -35,10 +38,15 @@ _NO_LETTER = re.compile(r"[\W\d_]+")
 
 
 def write_all(data: Path, folder: Path, every: int = 1) -> None:
-    """Writes the files of the pre-training and of the tasks, unless they are there, from every n-th row of the data."""
+    """Writes the files of the pre-training and of the tasks, unless they are there, from every n-th row of the data.
+    A folder with data of other settings is refused."""
+    settings = data_settings(every)
     if (folder / TEXT).is_file():
+        stored = read(folder / SETTINGS)[0] if (folder / SETTINGS).is_file() else {}
+        refuse_difference(folder, stored, settings)
         return
     folder.mkdir(parents=True, exist_ok=True)
+    write(folder / SETTINGS, [settings])
     packages = read(data / DESCRIPTIONS)[::every]
     tasks = {"sentiment": sentiment(read(data / SENTIMENT)[::every]), "sections": sections(packages)}
     tasks["synopses"] = synopses(packages)
@@ -56,6 +64,24 @@ def write_all(data: Path, folder: Path, every: int = 1) -> None:
         pieces += [{"split": split, "text": piece} for piece in cut(kept, PIECE)]
     write(folder / DROPPED, [{"dropped": dropped, "texts": sum(name == "train" for one in sources for name, _ in one)}])
     write(folder / TEXT, pieces)
+
+
+def data_settings(every: int) -> dict[str, int]:
+    """The settings of the data, as they are stored beside the data and with the results."""
+    return {
+        "every": every, "piece": PIECE, "classes": CLASSES, "labelled": LABELLED, "pairs": PAIRS,
+        "long_line": LONG_LINE,
+    }  # fmt: skip
+
+
+def refuse_difference(place: Path, stored: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """An error that names the settings that differ from the stored ones, if any."""
+    keys = sorted(stored.keys() | present.keys())
+    values = [(key, stored.get(key), present.get(key)) for key in keys if stored.get(key) != present.get(key)]
+    differences = [key if isinstance(now, dict) else f"{key}={before}, now {now}" for key, before, now in values]
+    if differences:
+        listed = "; ".join(differences)
+        raise SpecError(f"{place}: stored with other settings ({listed}). Name another place, or remove this one.")
 
 
 def sentiment(rows: Iterable[Row]) -> list[Row]:

@@ -10,8 +10,8 @@ from statistics import fmean
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import t_interval
 from benchmarks.finetuning import read
-from benchmarks.pretraining import Results, best_rate, results_of
-from benchmarks.pretraining_data import CLASSES, LABELLED, LONG_LINE, PAIRS, PIECE
+from benchmarks.pretraining import Results, diverged, fine_tunings, results_of, trials
+from benchmarks.pretraining_data import CLASSES, LABELLED, LEAST_LETTERS, LONG_LINE, PAIRS
 from benchmarks.pretraining_runs import (
     ARMS,
     FINETUNE,
@@ -34,17 +34,17 @@ Written by `python -m benchmarks.pretraining_page` from docs/results/pretraining
 
 Three models learn the same text: a decoder the next token, an encoder masked words (15%), an encoder-decoder span
 corruption (15% in spans of 3). Each has as many FLOPs and about as many parameters. Each is then fine-tuned, beside the
-same model with random weights, on two labelled sets and on a task that writes. Three seeds: this is **a look, not a
-verdict** ([studies.md](studies.md)); an interval is for its row alone.
+same model with random weights, on two labelled sets and on a task that writes. With seeds {seeds} this is **a look,
+not a verdict** ([studies.md](studies.md)); an interval is for its row alone.
 
     python -m benchmarks.pretraining --data FOLDER --work FOLDER --out docs/results/pretraining.jsonl
     python -m benchmarks.pretraining_page
 """
 FIXED = """
-## What was fixed before the first run
+## Settings
 
-The settings are constants of benchmarks/pretraining_runs.py and benchmarks/pretraining_data.py, committed before any
-run of the study. No run was left out.
+The settings are constants of benchmarks/pretraining_runs.py and benchmarks/pretraining_data.py. They are the first line
+of the results, stored before any run; the program refuses to add runs with other settings.
 
 - **Text**: training splits of the Debian package descriptions and of the State of the Union speeches, cut and joined to
   pieces of at most {piece} characters, {pieces:,} pieces of {length} tokens on average (BPE, {vocabulary:,}).
@@ -57,8 +57,9 @@ run of the study. No run was left out.
   with seed {trial_seed}, which is not judged. AdamW, cosine with a warm-up of 10%.
 - **Fine-tuning**: the same updates, batches, AdamW and linear schedule for both arms of a model, all weights learn. The
   rate is chosen for each arm alone, of the same {rates}, by the validation loss of whole runs with seed {trial_seed}
-  (with the pre-trained weights of seed 0). Of each run the checkpoint with the lowest validation loss is judged, once,
-  on the whole test split. Seeds 0, 1 and 2 set the pre-training and the fine-tuning.
+  (with the pre-trained weights of the first seed whose pre-training did not diverge). A trial that diverges is the
+  worst. Of each run the checkpoint with the lowest validation loss is judged, once,
+  on the whole test split. Seeds {seeds} set the pre-training and the fine-tuning.
 - **Classes**: the decoder answers from a special token at the end, the encoder from one at the beginning. The
   encoder-decoder writes the name of the class, as T5 does, which counts if it is right to the letter.
 - **Scores**: accuracy; for synopses chrF (sacrebleu, greedy), BLEU, and the loss in nats a token.
@@ -70,19 +71,68 @@ run of the study. No run was left out.
 def page(lines: Sequence[Line]) -> str:
     """The whole page."""
     plan, results = next(line for line in lines if line["stage"] == PLAN), results_of(lines)
-    parts = [INTRODUCTION, "## What pre-training gains", "", *_gains(plan, results), "", *_sentences(plan, results)]
-    parts += ["", "## What was pre-trained", "", *_pretrainings(plan, results), "", *_overlap(results)]
     settings = plan["settings"]
+    seeds = ", ".join(map(str, settings["seeds"]))
+    parts = [
+        INTRODUCTION.format(seeds=seeds),
+        "## What pre-training gains",
+        "",
+        *_gains(plan, results),
+        "",
+        *_sentences(plan, results),
+    ]
+    parts += ["", "## Runs that failed", "", *_failures(plan, results)]
+    parts += ["", "## What was pre-trained", "", *_pretrainings(plan, results), "", *_overlap(results)]
     rates = {name: ", ".join(f"{rate:g}" for rate in settings[name]) for name in ("pretraining_rates", "rates")}
-    facts = {**settings, **rates, "piece": PIECE, "pieces": plan["texts"], "length": plan["length"]}
+    facts = {**settings, **rates, "seeds": seeds, "pieces": plan["texts"], "length": plan["length"]}
     parts += [FIXED.format(**facts), "## The fine-tunings", "", *_sets(plan), "", *_fine_tunings(plan, results)]
     return "\n".join([*parts, ""])
 
 
 def _runs(plan: Line, results: Results, stage: str, way: str, task: str = "", arm: str = "") -> list[Line]:
-    """The runs that are judged, by seed."""
-    cells = [Cell(stage, way, task, arm, seed, 0.0, False) for seed in plan["settings"]["seeds"]]
-    return [results[cell.key] for cell in cells if cell.key in results]
+    """The runs that are judged and did not fail, by seed."""
+    lines = [results.get(cell.key) for cell in _cells(plan, stage, way, task, arm)]
+    return [line for line in lines if line is not None and "failed" not in line]
+
+
+def _cells(plan: Line, stage: str, way: str, task: str = "", arm: str = "") -> list[Cell]:
+    return [Cell(stage, way, task, arm, seed, 0.0, False) for seed in plan["settings"]["seeds"]]
+
+
+def _failures(plan: Line, results: Results) -> Iterator[str]:
+    """The judged runs without a result, and the trials that diverged."""
+    groups = [_cells(plan, PRETRAIN, way) for way in WAYS]
+    groups += [_cells(plan, FINETUNE, way, task, arm) for task, way, arm in fine_tunings()]
+    judged = [cell for cells in groups for cell in cells]
+    lines = [(cell, results.get(cell.key)) for cell in judged]
+    failures = [f"- {_reason(cell, line, results)}" for cell, line in lines if line is None or "failed" in line]
+    if failures:
+        yield f"{len(failures)} of {len(judged)} judged runs have no result. They are left out of all means, and so is"
+        yield "the run of the other arm with the same seed from the table of gains.\n"
+        yield from failures
+    else:
+        yield f"All judged runs, {len(judged)}, are in the tables."
+    for cell, *_ in groups:
+        rates = trials(cell)
+        count = sum("failed" in results.get(trial.key, {}) for trial in rates)
+        if count == len(rates):
+            yield f"\nAll {count} trials of {_name(cell)} diverged; its judged runs have the lowest rate."
+        elif count:
+            yield f"\nOf {len(rates)} trials of {_name(cell)} {count} diverged."
+
+
+def _reason(cell: Cell, line: Line | None, results: Results) -> str:
+    """Why a judged run has no result."""
+    name = f"{_name(cell)}, seed {cell.seed}"
+    if line is not None:
+        return f"failed: {line['failed']}: {name}, rate {line['rate']:g}"
+    blocked = cell.arm == PRETRAINED and diverged(cell.way, cell.seed, results)
+    return f"not begun{', its pre-training failed' if blocked else ''}: {name}"
+
+
+def _name(cell: Cell) -> str:
+    stage = {PRETRAIN: "pre-training", FINETUNE: "fine-tuning"}[cell.stage]
+    return ", ".join(filter(None, (stage, cell.way, cell.task, cell.arm)))
 
 
 def _scores(plan: Line, results: Results, way: str, task: str, score: str) -> tuple[list[float], list[float]]:
@@ -112,9 +162,18 @@ def _gains(plan: Line, results: Results) -> Iterator[str]:
                     yield f"{label} | an encoder cannot write | | |"
                     continue
                 ours, theirs = _scores(plan, results, way, name, score)
-                digits = 1 if score in ("chrF", "BLEU") else 3
+                if not ours:
+                    yield f"{label} | no pair of runs | | |"
+                    continue
+                digits = _digits(score)
+                seeds = len(plan["settings"]["seeds"])
+                note = f", {len(ours)} of {seeds} seeds" if len(ours) < seeds else ""
                 means = f"{fmean(ours):.{digits}f} | {fmean(theirs):.{digits}f}"
-                yield f"{label} | {means} | {_with_ends(gain(ours, theirs), digits)} |"
+                yield f"{label} | {means} | {_with_ends(gain(ours, theirs), digits)}{note} |"
+
+
+def _digits(score: str) -> int:
+    return 1 if score in ("chrF", "BLEU") else 3
 
 
 def _with_ends(interval: Interval, digits: int) -> str:
@@ -123,17 +182,22 @@ def _with_ends(interval: Interval, digits: int) -> str:
 
 
 def _sentences(plan: Line, results: Results) -> Iterator[str]:
-    """What the table shows, for the first score of each task."""
+    """What the table shows, for the first score of each task. The ways are not ranked: nothing tests their order."""
+    yield "The first score of each task after pre-training, lowest to highest of each way over its seeds, and its gain:"
+    yield ""
     for name, task in TASKS.items():
         score = next(iter(task.metrics(task.ways()[0])))
-        pairs = {way: _scores(plan, results, way, name, score) for way in task.ways()}
+        pairs = {way: pair for way in task.ways() if (pair := _scores(plan, results, way, name, score))[0]}
+        if not pairs:
+            yield f"- {task.title}: no pair of runs."
+            continue
         gains = {way: gain(*pair) for way, pair in pairs.items()}
         clear = [way for way, interval in gains.items() if interval.low is not None and interval.low > 0]
         worse = [way for way, interval in gains.items() if interval.high is not None and interval.high < 0]
-        best = max(pairs, key=lambda way: fmean(pairs[way][0]))
-        text = f"- {task.title}: the highest {score} is that of {best}."
-        text += f" The interval of the gain is above 0 for {_listed(clear)}"
-        yield f"{text}, and below 0 for {_listed(worse)}."
+        digits = _digits(score)
+        ranges = ", ".join(f"{way} {_span(pair[0], digits)}" for way, pair in pairs.items())
+        text = f"- {task.title}: {score} after pre-training: {ranges}."
+        yield f"{text} The interval of the gain is above 0 for {_listed(clear)}, and below 0 for {_listed(worse)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -148,6 +212,9 @@ def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|"
     for way in WAYS:
         runs = _runs(plan, results, PRETRAIN, way)
+        if not runs:
+            yield f"| {way} ({SHAPES[way]}) | no run | | | | | | | |"
+            continue
         tokens, flops = (fmean(run[key] for run in runs) for key in ("tokens", "flops"))
         losses, seconds = ([run[key] for run in runs] for key in ("valid_loss", "seconds"))
         yield (
@@ -157,11 +224,11 @@ def _pretrainings(plan: Line, results: Results) -> Iterator[str]:
             f"{_span(seconds, 0)} |"
         )
     yield ""
-    device = _runs(plan, results, PRETRAIN, next(iter(WAYS)))[0]["device"]
+    devices = ", ".join(dict.fromkeys(line["device"] for line in results.values() if "device" in line))
     yield (
-        f"The text has {plan['tokens'] / 1e6:.1f}M unique tokens. Three seeds each; losses of different ways are of "
-        f"different questions, and say nothing about each other. Seconds are those of the training loop while several "
-        f"runs shared the device ({device}), so they are upper bounds."
+        f"The text has {plan['tokens'] / 1e6:.1f}M unique tokens. Losses of different ways are of "
+        f"different questions, and say nothing about each other. Seconds are those of the training loop ({devices}); "
+        f"they are longer if several runs share the device, as with `--workers` above 1."
     )
 
 
@@ -178,15 +245,18 @@ def _span(values: Sequence[float], digits: int) -> str:
 def _overlap(results: Results) -> Iterator[str]:
     shared = results[Cell(SHARED, "", "", "", 0, 0.0, False).key]
     sentiment, descriptions, targets = shared["sentiment"], shared["synopses"], shared["targets"]
+    common = [f"test texts of {name}" for name in ("sentiment", "synopses") if shared[name]["shared"] != "nothing"]
+    common += ["test synopses"] if targets["present"] else []
+    fact = f"Parts of {' and '.join(common)} were found" if common else "No test text was found"
     yield (
-        f"**Test texts are not in the pre-training text.** Packages and speeches of the validation and test splits are "
-        f"left out, splits are by source package, and of the {shared['texts']:,} training texts {shared['dropped']:,} "
-        f"were dropped because a line of {LONG_LINE} or more letters, or the whole text, is in a validation or test "
-        f"text of a task. What is left in common with the {sentiment['tests']:,} test texts of sentiment: "
-        f"{sentiment['shared']}; with the {descriptions['tests']:,} test descriptions: {descriptions['shared']}. Of "
-        f"{targets['long']:,} test synopses of 20 or more letters {targets['present']:,} occur somewhere in the "
-        f"pre-training text. The training descriptions of sections and synopses may be in the pre-training text, "
-        f"without label and synopsis."
+        f"**{fact} in the pre-training text.** It is made from the training splits of packages and speeches. Of the "
+        f"{shared['texts']:,} training texts {shared['dropped']:,} were dropped because a line of {LONG_LINE} or more "
+        f"letters, or the whole text, is in a validation or test text of a task. What is left in common with the "
+        f"{sentiment['tests']:,} test texts of sentiment: {sentiment['shared']}; with the {descriptions['tests']:,} "
+        f"test descriptions: {descriptions['shared']}. Of {targets['long']:,} test synopses of {LEAST_LETTERS} or more "
+        f"letters {targets['present']:,} occur somewhere in the pre-training text. Shorter texts and synopses are not "
+        f"compared. The training descriptions of sections and synopses may be in the pre-training text, without label "
+        f"and synopsis."
     )
 
 
@@ -210,9 +280,11 @@ def _fine_tunings(plan: Line, results: Results) -> Iterator[str]:
         for way in task.ways():
             for arm in ARMS:
                 runs = _runs(plan, results, FINETUNE, way, name, arm)
-                rate = best_rate(Cell(FINETUNE, way, name, arm, 0, 0.0, False), results)
-                assert rate is not None
-                label = f"{name} | {way} | {arm} | {_rate(rate, plan['settings']['rates'])}"
+                label = f"{name} | {way} | {arm}"
+                if not runs:
+                    yield f"| {label} | no run | | | | |"
+                    continue
+                label += f" | {_rate(runs[0]['rate'], plan['settings']['rates'])}"
                 best, seconds = ([run[key] for run in runs] for key in ("best_step", "seconds"))
                 yield (
                     f"| {label} | {runs[0]['steps']:,} | {_span(best, 0)} | {runs[0]['params']:,} | "

@@ -1,6 +1,7 @@
 """The settings of "Pre-training, three ways", and the run of one cell of its table: a pre-training or a fine-tuning.
 
-All that decides a result is a constant of this file or of `benchmarks.pretraining_data`, fixed before the first run.
+All that decides a result is a constant of this file or of `benchmarks.pretraining_data`. The constants are stored with
+the results before the first run; a later run with other constants is refused.
 """
 
 import json
@@ -21,6 +22,8 @@ from anyformer.data.preparation.shards import TOKENIZER, Prepared
 from anyformer.data.sources.jsonl import JSONLines
 from anyformer.data.tokenizers.bpe import BPE
 from anyformer.data.tokenizers.file import File
+from anyformer.disk import RECIPE, store
+from anyformer.errors import TrainingError
 from anyformer.objectives.masked_words import MaskedWords
 from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.objective import Objective
@@ -32,7 +35,7 @@ from anyformer.optim.schedules.linear import LinearSchedule
 from anyformer.run import Run, train
 from anyformer.study.planning import fit, measure_of
 from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, TrainSpec, load
-from benchmarks.pretraining_data import TEXT, shared, sizes_of
+from benchmarks.pretraining_data import TEXT, data_settings, refuse_difference, shared, sizes_of
 
 Line = dict[str, Any]
 PLAN, SHARED, PRETRAIN, FINETUNE = "plan", "shared", "pretrain", "finetune"
@@ -47,6 +50,8 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 """Rates that are tried in fine-tuning, each in a run of the whole length; the same for both arms."""
 DROPOUT = 0.1
 PLAN_FILE = "plan.json"
+DIVERGED = "diverged"
+"""`failed` in the line of a run whose loss was not finite."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Scale:
 
 
 FULL = Scale()
-TINY = Scale(4, 1024, 250, 20, 512, ("dim=32", "stack.depth=2"))
+TINY = Scale(steps=4, batch_tokens=1024, share=250, every=20, tokenizer=512, overrides=("dim=32", "stack.depth=2"))
 """A trial of the program."""
 
 
@@ -162,7 +167,8 @@ def text_data(folder: Path, scale: Scale) -> DataSpec:
 
 
 def make_plan(folder: Path, scale: Scale) -> Line:
-    """Prepares the text, sizes the models, and sets the batches so that an update of each way costs the same FLOPs."""
+    """Prepares the text, sizes the models, and sets the batches so that an update of each way costs the same FLOPs.
+    A folder with the plan, and so maybe the weights, of other settings is refused."""
     prepared = prepared_for(text_data(folder, scale), folder / "cache")
     shutil.copy(prepared.folder / TOKENIZER, folder / "tokenizer.json")
     counts = prepared.counts["train"]
@@ -180,17 +186,27 @@ def make_plan(folder: Path, scale: Scale) -> Line:
     }
     plan = {"texts": counts["samples"], "tokens": counts["tokens"], "length": length, "ways": ways}
     plan = {"stage": PLAN, **plan, "sets": sizes_of(folder, TASKS), "settings": settings(scale)}
-    (folder / PLAN_FILE).write_text(json.dumps(plan), encoding="utf-8")
+    file = folder / PLAN_FILE
+    if file.is_file():
+        refuse_other_plan(folder, json.loads(file.read_text(encoding="utf-8")), plan)
+    store(file, json.dumps(plan))
     return plan
 
 
+def refuse_other_plan(place: Path, stored: Line, plan: Line) -> None:
+    """An error if a stored plan is not the present one: runs of both cannot be compared."""
+    before, now = ({**plan, **plan.get("settings", {}), "settings": None} for plan in (stored, plan))
+    refuse_difference(place, before, json.loads(json.dumps(now)))
+
+
 def settings(scale: Scale) -> Line:
-    """The settings that were fixed before the first run, as they are stored with the results."""
+    """The settings, as they are stored with the results before the first run."""
     tasks = {name: [task.context, task.batch_tokens, task.steps] for name, task in TASKS.items()}
     return {
         "steps": scale.steps, "batch_tokens": scale.batch_tokens, "share": scale.share, "vocabulary": scale.tokenizer,
         "context": CONTEXT, "seeds": [*SEEDS], "trial_seed": TRIAL_SEED, "trial_share": TRIAL_SHARE,
         "pretraining_rates": [*PRETRAINING_RATES], "rates": [*RATES], "dropout": DROPOUT, "tasks": tasks,
+        "overrides": [*scale.overrides], **data_settings(scale.every),
     }  # fmt: skip
 
 
@@ -227,17 +243,27 @@ def weights(folder: Path, way: str, seed: int) -> Path:
     return folder / "pretrained" / f"{way.replace(' ', '-')}-{seed}"
 
 
+def first_weights(folder: Path, way: str) -> Path:
+    """The run folder of the first seed whose pre-training did not diverge; trials of fine-tuning start with it."""
+    return next(place for seed in SEEDS if ((place := weights(folder, way, seed)) / RECIPE).is_file())
+
+
 def compute(folder: Path, cell: Cell, scale: Scale) -> Line:
-    """Trains the run of a cell, and returns its line of the results."""
+    """Trains the run of a cell, and returns its line of the results, also if it diverges."""
     if cell.stage == SHARED:
         return {**cell._asdict(), **shared(folder, ("sentiment", "synopses"))}
     plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
     model = decode(ModelSpec, plan["ways"][cell.way]["model"])
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        if cell.stage == PRETRAIN:
-            facts = pretrain(folder, Path(temporary) / "run", cell, scale, model, plan)
-        else:
-            facts = fine_tune(folder, Path(temporary) / "run", cell, scale, model)
+        try:
+            if cell.stage == PRETRAIN:
+                facts = pretrain(folder, Path(temporary) / "run", cell, scale, model, plan)
+            else:
+                facts = fine_tune(folder, Path(temporary) / "run", cell, scale, model)
+        except TrainingError as error:
+            facts = {"valid_loss": None, "failed": DIVERGED, "error": str(error)}
+            if cell.stage == PRETRAIN and not cell.trial:
+                shutil.rmtree(weights(folder, cell.way, cell.seed), ignore_errors=True)  # of an earlier computation
     return {**cell._asdict(), **facts}
 
 
@@ -269,7 +295,9 @@ def pretrain(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpec
 
 def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpec) -> Line:
     """A fine-tuning. Both arms have the same recipe; one starts with the weights of the pre-training of its seed."""
-    task, seed = TASKS[cell.task], SEEDS[0] if cell.trial else cell.seed
+    task, start = TASKS[cell.task], None
+    if cell.arm == PRETRAINED:
+        start = first_weights(folder, cell.way) if cell.trial else weights(folder, cell.way, cell.seed)
     steps = max(2, task.steps // scale.share)
     source = task.source(cell.way, folder / f"{cell.task}.jsonl")
     tokenizer = File(path=str(folder / "tokenizer.json"), sentinels=0)
@@ -281,7 +309,7 @@ def fine_tune(folder: Path, out: Path, cell: Cell, scale: Scale, model: ModelSpe
         train=TrainSpec(steps=steps, batch_tokens=task.batch_tokens, stop=0),
         evaluate=EvaluateSpec(every=max(1, steps // 8), batches=200),
         checkpoint=CheckpointSpec(every=steps, keep=1, keep_best=not cell.trial),
-        init_from=weights(folder, cell.way, seed) if cell.arm == PRETRAINED else None,
+        init_from=start,
         seed=cell.seed,
         out=out,
         cache=folder / "cache",
@@ -302,6 +330,8 @@ def score_line(scores: Mapping[str, Any], metric: str) -> Line:
 def progress(run: Run) -> Line:
     """What a run has done. `tokens`: text without padding; `seconds`: those of its loop."""
     state = run.state["progress"]
+    if state["best"] is None:
+        raise TrainingError("no validation loss was finite")
     lines: Sequence[Mapping[str, Any]] = [line for line in run.metrics() if "valid_loss" in line]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {
