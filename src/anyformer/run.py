@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from anyformer.core import Model, ModelSpec, decode
-from anyformer.core.readable_numbers import human
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
@@ -40,7 +39,7 @@ from anyformer.errors import CheckpointError, DataError, SpecError, refuse_strin
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.training_overlap import training_overlap
+from anyformer.evaluation.training_overlap import not_compared, training_overlap
 from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
 from anyformer.inference.assistant import Assistant
 from anyformer.inference.calibration import Calibration, calibrated
@@ -57,8 +56,6 @@ from anyformer.training.recipes.resolve import DataTarget, Sections, Target, lay
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 
-MOST_COMPARED = 30_000_000
-"""Largest number of training tokens that evaluated texts are compared with: that takes a second for each million."""
 Choice: TypeAlias = Literal["best", "last"] | int
 """A checkpoint of a run: by validation loss, the last one, or that of a step."""
 
@@ -281,16 +278,12 @@ class Run:
         without data."""
         if self.recipe.data is None:
             return None
-        if (tokens := self._data_facts()["splits"].get("train", {}).get("tokens", 0)) > MOST_COMPARED:
-            size = f"{human(tokens)} tokens"
-            return f"not compared with the training data of {self.folder}, which may have the same texts: {size}"
+        name, tokens = str(self.folder), self._data_facts()["splits"].get("train", {}).get("tokens", 0)
         try:
-            data, reason = self._unchanged_data(self.recipe.data), "they have changed since"
+            data = self._unchanged_data(self.recipe.data)
         except DataError as error:
-            data, reason = None, str(error)
-        if data is None:
-            return f"not compared with the training data of {self.folder}, which may have the same texts: {reason}"
-        return training_overlap(data, records, str(self.folder))
+            return not_compared(name, str(error))
+        return training_overlap(data, tokens, records, name) if data else not_compared(name, "they have changed since")
 
     def _unchanged_data(self, data: DataSpec) -> DataSpec | None:
         """The data of this run where they are now; None if they have changed."""

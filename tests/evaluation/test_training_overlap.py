@@ -66,6 +66,6 @@ def test_training_data_that_changed_are_named(tmp_path: Path) -> None:
 
 def test_training_data_of_many_tokens_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of("classes")
-    monkeypatch.setattr("anyformer.run.MOST_COMPARED", 10)
-    monkeypatch.setattr("anyformer.run.training_overlap", lambda *_: pytest.fail("reads the training data"))
+    monkeypatch.setattr("anyformer.evaluation.training_overlap.MOST_COMPARED", 10)
+    monkeypatch.setattr("anyformer.evaluation.training_overlap.look", lambda _: pytest.fail("reads the training data"))
     assert "which may have the same texts" in (run.training_overlap([Record("the cat")]) or "")
