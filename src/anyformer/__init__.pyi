@@ -41,7 +41,9 @@ from anyformer.data.checks.language import Language as Language
 from anyformer.data.checks.lengths import Lengths as Lengths
 from anyformer.data.checks.little import Little as Little
 from anyformer.data.checks.overlap import Overlap as Overlap
+from anyformer.data.checks.spellings import Spellings as Spellings
 from anyformer.data.checks.unknown import Unknown as Unknown
+from anyformer.data.checks.words_among_numbers import WordsAmongNumbers as WordsAmongNumbers
 from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
 from anyformer.data.sources.benchmark import Benchmark as Benchmark
@@ -591,6 +593,7 @@ __all__ = [
     "SpanCorruption",
     "Spec",
     "SpecError",
+    "Spellings",
     "Stack",
     "Step",
     "StepEmbedding",
@@ -633,6 +636,7 @@ __all__ = [
     "Word",
     "WordOrder",
     "WordPiece",
+    "WordsAmongNumbers",
     "Work",
     "XL",
     "Xavier",
