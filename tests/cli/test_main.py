@@ -4,12 +4,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from anyformer.cli.main import main
+from anyformer.cli.main import Verbs, main
 from anyformer.cli.output import screen as _screen
-from anyformer.cli.output.screen import verb
+from anyformer.cli.output.screen import Panel, verb
 from anyformer.cli.verbs import cost
 from anyformer.errors import AnyformerError, CheckpointError, DataError, ResourceError, SpecError
 
@@ -62,9 +63,21 @@ def test_help_and_usage_errors_import_no_torch_and_only_the_verb_that_was_typed(
     assert result.returncode == 0, result.stderr
 
 
+def test_the_help_lists_each_verb_on_one_line_by_purpose(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+    for name in Verbs.names:
+        summaries = [line for line in lines if line.split()[0] == name]
+        assert len(summaries) == 1 and summaries[0].endswith("."), name
+    headings = [line for line in text.splitlines() if line.startswith("╭")]
+    assert [heading for panel in get_args(Panel) for heading in headings if f" {panel} " in heading] == headings[1:]
+
+
 def test_no_verb_at_all_shows_the_help(capsys: Capture) -> None:
     assert main([]) == 0
-    assert "anyformer cost small" in capsys.readouterr().out
+    assert "anyformer train notes.txt" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

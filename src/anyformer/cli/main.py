@@ -12,21 +12,22 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast, get_args
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 import anyformer
 from anyformer.cli import verbs
-from anyformer.cli.output.screen import complain, visible
+from anyformer.cli.output.screen import Panel, complain, visible
 from anyformer.errors import AnyformerError, Interrupted, memory_errors, of_os_error
 
 INTERRUPTED = 130
 HELP = """Build sequence models from interchangeable parts, count their cost, train, compare and inspect them."""
-EPILOG = """[dim]Start here:[/dim]  anyformer cost small
+EPILOG = """[dim]Start here:[/dim]  anyformer train notes.txt
 
-[dim]Help for one verb:[/dim]  anyformer help cost"""
+[dim]Help for one verb:[/dim]  anyformer help train"""
 
 # typer does not export its UsageError: it is the base class of BadParameter
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
@@ -99,9 +100,18 @@ class Verbs(Mapping[str, Any]):
         return get_command(vars(importlib.import_module(f"{verbs.__name__}.{file}"))[file])
 
 
+class Program(TyperGroup):
+    """The command `anyformer`, whose help lists the verbs by what they are for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        panels = get_args(Panel)
+        return sorted(self.commands, key=lambda name: panels.index(vars(self.commands[name])["rich_help_panel"]))
+
+
 def program() -> Any:
     """The command `anyformer` with all its verbs."""
     app = typer.Typer(
+        cls=Program,
         help=HELP,
         epilog=EPILOG,
         add_completion=False,

@@ -28,6 +28,8 @@ Overrides = Annotated[
     list[str] | None,
     Argument(metavar="KEY=VALUE", help="Override single values of the recipe, for example model.dim=512."),
 ]
+Panel = Literal["Train", "Use a trained model", "Compare and predict", "Look inside", "Exchange and shrink", "Look up"]
+"""What a verb is for. `anyformer --help` lists the verbs under these headings, in this order."""
 _JSON = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 _QUIET = Annotated[bool, Option("--quiet", "-q", help="Print only the essential result.")]
 
@@ -73,10 +75,13 @@ class Screen:
         self.lines(str(path) if self.quiet else f"written: {path}")
 
 
-def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable[..., None]], typer.Typer]:
+def verb(
+    *examples: str, group: typer.Typer | None = None, panel: Panel | None = None
+) -> Callable[[Callable[..., None]], typer.Typer]:
     """Decorator that makes a function a verb with example commands in its help, or a command of a `group`.
 
-    The verb gets the options `--json` and `--quiet`, which the function receives as a `Screen`.
+    The first paragraph of its docstring stands in `anyformer --help`, under the heading `panel`. The verb gets the
+    options `--json` and `--quiet`, which the function receives as a `Screen`.
     """
     app = group or typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -94,7 +99,9 @@ def verb(*examples: str, group: typer.Typer | None = None) -> Callable[[Callable
             run(**arguments, screen=Screen(json, quiet, literal_words=context.obj or 0))
 
         call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        app.command(run.__name__.rstrip("_"), epilog=epilog(*examples))(call)
+        paragraphs = inspect.cleandoc(run.__doc__ or "").split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # typer keeps single line ends
+        app.command(run.__name__.rstrip("_"), help=text, epilog=epilog(*examples), rich_help_panel=panel)(call)
         return app
 
     return decorate

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     'anyformer chat runs/assistant "What is a tuple?" "And a list?" sampler.kind=greedy',
     'anyformer chat runs/assistant --system "Answer in one word." "Is water wet?"',
     "anyformer chat runs/assistant",
+    panel="Use a trained model",
 )
 def chat(
     run: RunFolder,
@@ -31,8 +32,11 @@ def chat(
     *,
     screen: Screen,
 ) -> None:
-    """Chat with a run. Each text is a message of one conversation, answered in turn; without texts, messages are read
-    from the terminal or from standard input, one per line. sampler.* and beam.* change how answers are generated."""
+    """Chat with a run: it answers each message of a conversation.
+
+    Each text is a message, answered in turn; without texts, messages are read from the terminal or from standard input,
+    one per line. sampler.* and beam.* change how answers are generated.
+    """
     from anyformer.cli.output.run_options import generation_config, open_run, ready, sort_words
     from anyformer.data.chat.template import ASSISTANT, Message
     from anyformer.inference.text_generator import TextGenerator

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from anyformer.analysis.claim import ClaimResult
 
 
-@verb("anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json")
+@verb(
+    "anyformer claims", "anyformer claims CLM-07", "anyformer claims CLM-05 --train --json", panel="Compare and predict"
+)
 def claims(
     name: Annotated[
         str | None, Argument(metavar="ID", help="The ID of one claim, such as CLM-07; default: all claims.")
@@ -29,7 +31,10 @@ def claims(
     *,
     screen: Screen,
 ) -> None:
-    """Measure the claims of the lectures about sequence models: whether each holds, and the figures that show it."""
+    """Measure the claims of the lectures about sequence models.
+
+    Prints for each claim whether it holds, and the figures that show it.
+    """
     from anyformer.analysis.claim import OURS, claim, claims, result_of, stored
     from anyformer.cli.output.run_options import note
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     'anyformer classify runs/classification "GREEK SMALL LETTER ALPHA"',
     "anyformer classify runs/spam --file mails.jsonl source.text=body --json",
     "cut -f2 reviews.tsv | anyformer classify runs/reviews --quiet",
+    panel="Use a trained model",
 )
 def classify(
     run: RunFolder,
@@ -25,8 +26,11 @@ def classify(
     *,
     screen: Screen,
 ) -> None:
-    """Classify texts: a class or a number for each text or tab-separated pair, or a tag for each word, depending on
-    the objective of the run."""
+    """Classify texts, pairs of texts, or each word of a text.
+
+    Prints a class or a number for each text or tab-separated pair, or a tag for each word, depending on the objective
+    of the run.
+    """
     from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.classifying import classify, parse
     from anyformer.inference.record_batches import WINDOW

@@ -22,6 +22,7 @@ Compared = Annotated[
     "anyformer compare small --arms transformer,lstm --match flops --seeds 3 train.steps=200",
     "anyformer compare recipes/modifications.toml",
     "anyformer compare runs/small-study --seeds 12 --minutes 9 --pack study.tar.gz",
+    panel="Compare and predict",
 )
 def compare(
     target: Compared,
@@ -49,9 +50,9 @@ def compare(
     *,
     screen: Screen,
 ) -> None:
-    """Compare architectures with the same data, budget and tuning, paired by seed, and test the differences.
+    """Compare architectures with the same data, budget and tuning.
 
-    Ctrl-C saves and stops; the same command resumes.
+    The runs are paired by seed, and the differences are tested. Ctrl-C saves and stops; the same command resumes.
     """
     from anyformer.training.recipes.quick import refuse_mistakes, study_mistakes
 

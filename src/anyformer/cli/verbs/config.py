@@ -17,9 +17,13 @@ config = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=True,
-    help="Show, check and compare resolved recipes.",
     epilog=epilog("anyformer config show small"),
 )
+
+
+@config.callback(rich_help_panel="Look up")
+def _config() -> None:
+    """Show, check and compare resolved recipes."""
 
 
 @verb(

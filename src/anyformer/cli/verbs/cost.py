@@ -11,6 +11,7 @@ from anyformer.cli.output.screen import Overrides, Screen, Target, verb
     "anyformer cost gpt2",
     "anyformer cost small model.dim=512 model.stack.depth=12 --batch 8 --length 512",
     "anyformer cost gpt2 --past 1000",
+    panel="Compare and predict",
 )
 def cost(
     target: Target,
@@ -32,7 +33,10 @@ def cost(
     *,
     screen: Screen,
 ) -> None:
-    """Count the cost of a model: parameters, FLOPs and memory, in total and by part. Allocates no weights."""
+    """Count parameters, FLOPs and memory of a model, by part.
+
+    Allocates no weights.
+    """
     from anyformer.cli.output.cost_table import breakdown, summary
     from anyformer.cli.output.recipes import model_of
 

@@ -21,9 +21,13 @@ Settings = Annotated[
     "anyformer data reviews.csv source.text=review source.label=stars",
     "anyformer data talks.en,talks.de tokenizer.kind=word valid=0.1",
     "anyformer data number_words",
+    panel="Train",
 )
 def data(target: Data, overrides: Settings = None, *, screen: Screen) -> None:
-    """Describe data: records, tokens, splits, lengths, samples, and warnings. Trains no model."""
+    """Describe data: records, tokens, splits, samples, warnings.
+
+    Trains no model.
+    """
     from anyformer.cli.output.data_card import complaints, histogram, resolve, samples, summary, to_dict
     from anyformer.data.checks.diagnosis import diagnose
 

@@ -20,9 +20,12 @@ FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_bf16": "avx512_bf16", "amx
 FLAGS |= {"asimd": "neon", "sve": "sve", "bf16": "bf16"}  # as ARM calls them
 
 
-@verb("anyformer doctor", "anyformer doctor --json")
+@verb("anyformer doctor", "anyformer doctor --json", panel="Look up")
 def doctor(*, screen: Screen) -> None:
-    """Show versions, devices, threads, memory and disk, and how to install missing optional dependencies."""
+    """Show versions, devices, memory and optional dependencies.
+
+    Says how to install the dependencies that are missing.
+    """
     facts = _examine()
     if screen.json:
         screen.data(facts)

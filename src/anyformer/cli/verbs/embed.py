@@ -13,6 +13,7 @@ from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Scr
 @verb(
     "anyformer embed runs/search --file notes.txt --out notes.npy",
     'anyformer embed runs/search "a text" > vector.jsonl',
+    panel="Use a trained model",
 )
 def embed(
     run: RunFolder,

@@ -27,6 +27,7 @@ Data = Annotated[
     "anyformer evaluate runs/small other.txt --metric bits_per_byte",
     "anyformer evaluate runs/translation test.tsv beam=4 --json",
     "anyformer evaluate runs/small --metric by_position --metric by_context",
+    panel="Use a trained model",
 )
 def evaluate(
     run: RunFolder,
@@ -47,10 +48,12 @@ def evaluate(
     *,
     screen: Screen,
 ) -> None:
-    """Evaluate a run on its validation split or other data with the metrics of its task, each with an interval:
-    loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match; accuracy, F1; squared and absolute
-    error, R squared; recall; only with --metric ter: TER.
-    A simple method is compared with: a bag of words, an n-gram, BM25. The report of the run shows these scores."""
+    """Compute the metrics of a run, each with an interval.
+
+    On its validation split, or on other data: loss, perplexity, bits per byte; BLEU, chrF, ROUGE, exact match;
+    accuracy, F1; squared and absolute error, R squared; recall; only with --metric ter: TER. A simple method is
+    compared with: a bag of words, an n-gram, BM25. The report of the run shows these scores.
+    """
     from anyformer.cli.output import run_options
     from anyformer.core.readable_numbers import counted
     from anyformer.errors import SpecError

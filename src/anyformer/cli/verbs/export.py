@@ -15,6 +15,7 @@ from anyformer.cli.output.screen import Checkpoint, RunFolder, Screen, verb
     "anyformer export runs/small --to hf",
     "anyformer export runs/small --to hf --out models/small --force",
     "anyformer export runs/classifier --to onnx",
+    panel="Exchange and shrink",
 )
 def export(
     run: RunFolder,
@@ -29,8 +30,11 @@ def export(
     *,
     screen: Screen,
 ) -> None:
-    """Export a run as a Hugging Face folder, if a model of transformers computes the same, or as an ONNX graph. The
-    outputs of the export are compared with those of the run first; a failed export leaves nothing behind."""
+    """Export a run as a Hugging Face folder or an ONNX graph.
+
+    A Hugging Face folder is written only if a model of transformers computes the same. The outputs of the export are
+    compared with those of the run first; a failed export leaves nothing behind.
+    """
     from anyformer.cli.output import run_options
     from anyformer.exporting.exporter import export_run
 

@@ -10,6 +10,7 @@ from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Scr
 @verb(
     'anyformer fill runs/masked-words "Return the <mask> of the list."',
     "anyformer fill runs/masked-words --file gaps.txt --json",
+    panel="Use a trained model",
 )
 def fill(
     run: RunFolder,
@@ -21,7 +22,10 @@ def fill(
     *,
     screen: Screen,
 ) -> None:
-    """Fill gaps in texts: <mask> is one token of the vocabulary, or several for runs trained on span corruption."""
+    """Fill the gaps in texts.
+
+    <mask> is one token of the vocabulary, or several for runs trained on span corruption.
+    """
     from anyformer.cli.output.run_options import open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.filling import fill
     from anyformer.inference.text_generator import TextGenerator

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     'anyformer generate runs/small "Return the" sampler.temperature=0.7 sampler.top_p=0.9 --seed 1',
     'anyformer generate runs/translation "twenty-one" beam=4 beam.penalty.kind=gnmt',
     "anyformer generate runs/translation --file numbers.txt --json > answers.jsonl",
+    panel="Use a trained model",
 )
 def generate(
     run: RunFolder,
@@ -36,9 +37,12 @@ def generate(
     *,
     screen: Screen,
 ) -> None:
-    """Generate text: continue, translate or summarise, depending on the task of the run. Models of pairs decode
-    greedily, language models sample at temperature 0.8; sampler.* (kind, temperature, top_k, top_p, min_p, typical,
-    repetition_penalty) and beam.* (width, penalty, best) change that. The prompt of a language model is optional."""
+    """Generate text: continue, translate or summarise.
+
+    What is generated depends on the task of the run. Models of pairs decode greedily, language models sample at
+    temperature 0.8; sampler.* (kind, temperature, top_k, top_p, min_p, typical, repetition_penalty) and beam.* (width,
+    penalty, best) change that. The prompt of a language model is optional.
+    """
     from anyformer.cli.output.run_options import generation_config, groups, open_run, ready, sort_words, texts_in
     from anyformer.inference.text_generator import TextGenerator
 

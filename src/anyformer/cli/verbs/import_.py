@@ -12,6 +12,7 @@ from anyformer.cli.output.screen import Screen, verb
     "anyformer import models/gpt2",
     "anyformer import models/SmolLM2-135M-Instruct.gguf --out runs/smollm2",
     'anyformer generate runs/gpt2 "The meaning of"',
+    panel="Exchange and shrink",
 )
 def import_(
     source: Annotated[
@@ -22,8 +23,11 @@ def import_(
     *,
     screen: Screen,
 ) -> None:
-    """Import a Hugging Face folder or a GGUF file as a run. Nothing in it is executed, and pickles are not loaded.
-    If transformers is installed, the outputs of both models are compared first."""
+    """Import a Hugging Face folder or a GGUF file as a run.
+
+    Nothing in it is executed, and pickles are not loaded. If transformers is installed, the outputs of both models are
+    compared first.
+    """
     from anyformer.pretrained import import_folder
 
     result = import_folder(source, out)

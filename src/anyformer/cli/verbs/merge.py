@@ -8,15 +8,21 @@ from typer import Option
 from anyformer.cli.output.screen import RunFolder, Screen, verb
 
 
-@verb("anyformer merge runs/tuned --out runs/merged", 'anyformer generate runs/merged "Return the"')
+@verb(
+    "anyformer merge runs/tuned --out runs/merged",
+    'anyformer generate runs/merged "Return the"',
+    panel="Exchange and shrink",
+)
 def merge(
     run: RunFolder,
     out: Annotated[Path | None, Option(metavar="FOLDER", help="The new run folder; default: RUN-merged.")] = None,
     *,
     screen: Screen,
 ) -> None:
-    """Merge the low-rank updates of a run that was trained with tune=lora into its weights. The new run has the same
-    outputs, without the updates."""
+    """Merge the low-rank updates of tune=lora into the weights.
+
+    The new run has the same outputs, without the updates.
+    """
     from anyformer.cli.output.run_options import open_run
     from anyformer.training.runs.merging import merge_run
 

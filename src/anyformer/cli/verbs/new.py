@@ -11,14 +11,17 @@ from anyformer.cli.output.screen import Screen, verb
 Task = Literal["language-model", "masked-words", "translation", "summaries", "classification"]
 
 
-@verb("anyformer new diary", "anyformer new spam --task classification")
+@verb("anyformer new diary", "anyformer new spam --task classification", panel="Train")
 def new(
     name: Annotated[Path, Argument(metavar="NAME", help="The folder to create; also the name of the run.")],
     task: Annotated[Task, Option(help="The task that the model learns.")] = "language-model",
     *,
     screen: Screen,
 ) -> None:
-    """Create a folder with a commented recipe.toml, ordered by relevance. It trains without changes."""
+    """Create a folder with a commented recipe.toml.
+
+    Its keys are ordered by relevance, and it trains without changes.
+    """
     from anyformer.cli.output.recipe_text import create
     from anyformer.core.discovery import program
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     "anyformer parts --family masks",
     "anyformer parts --by perspective",
     "anyformer parts window --picture window.svg",
+    panel="Look up",
 )
 def parts(
     kind: Annotated[
@@ -38,7 +39,7 @@ def parts(
     *,
     screen: Screen,
 ) -> None:
-    """List the catalogue of parts, or show the equation, paper, options and cost of one kind."""
+    """List all parts, or show equation, options and cost of one."""
     from anyformer.reporting.catalogue import select
 
     entries = select(_entries(), kind, family, perspective)

@@ -10,7 +10,7 @@ from typer import Option
 from anyformer.cli.output.screen import Screen, verb
 
 
-@verb("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2")
+@verb("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2", panel="Look up")
 def presets(
     out: Annotated[
         Path | None, Option(metavar="FILE", help="Write a page with charts by year (.html), or a table (.md).")
@@ -18,8 +18,10 @@ def presets(
     *,
     screen: Screen,
 ) -> None:
-    """List every preset with layers, width, heads and counted parameters; for published models also data and
-    hardware."""
+    """List all presets, such as GPT, BERT and Mamba, with their sizes.
+
+    For each: layers, width, heads and counted parameters; for published models also data and hardware.
+    """
     from anyformer.analysis.large_models import filled, large, row, sized
     from anyformer.errors import SpecError
 

@@ -14,6 +14,7 @@ from anyformer.cli.output.screen import Screen, verb
     "anyformer report runs/small",
     "anyformer report runs/small --out notes/small.md",
     "anyformer report runs/small --json",
+    panel="Look inside",
 )
 def report(
     run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
@@ -24,7 +25,10 @@ def report(
     *,
     screen: Screen,
 ) -> None:
-    """Write a page about a run or a study: curves, samples, cost, data, configuration. The page works offline."""
+    """Write a page about a run or a study: curves, samples, cost.
+
+    The page works offline.
+    """
     from anyformer.errors import SpecError
     from anyformer.reporting.run_facts import RunFacts
     from anyformer.reporting.run_report import write_report

@@ -13,13 +13,16 @@ from anyformer.errors import SpecError
 USUAL = Path("runs")
 
 
-@verb("anyformer runs", "anyformer runs elsewhere --json")
+@verb("anyformer runs", "anyformer runs elsewhere --json", panel="Look inside")
 def runs(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder to search, including its subfolders.")] = USUAL,
     *,
     screen: Screen,
 ) -> None:
-    """List all runs, newest first: model, task, step, losses, and whether each is running, complete or interrupted."""
+    """List all runs, newest first, with their losses.
+
+    Says for each whether it is running, complete or interrupted.
+    """
     if not folder.is_dir() and folder != USUAL:
         raise SpecError(f"{folder}: there is no such folder.")
     runs = find(folder)

@@ -17,6 +17,7 @@ Recipe = Annotated[
     "anyformer scale small train.steps=300",
     "anyformer scale notes.txt --rungs 7 --budgets 3 --minutes 60 --out runs/ladder",
     "anyformer scale small --rungs 6 --dry-run",
+    panel="Compare and predict",
 )
 def scale(
     target: Recipe,
@@ -39,9 +40,9 @@ def scale(
     *,
     screen: Screen,
 ) -> None:
-    """Train smaller sizes of a recipe, predict the loss of the full recipe, train it, and compare.
+    """Train smaller sizes of a recipe and predict its loss.
 
-    Ctrl-C saves and stops; the same command resumes.
+    The full recipe is trained last and compared with the prediction. Ctrl-C saves and stops; the same command resumes.
     """
     from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
 

@@ -19,6 +19,7 @@ LONGEST = 100
 @verb(
     'anyformer search runs/search notes/ "how files are closed"',
     "anyformer search runs/search articles.jsonl source.text=body --index articles.index < queries.txt",
+    panel="Use a trained model",
 )
 def search(
     run: RunFolder,
@@ -37,7 +38,10 @@ def search(
     *,
     screen: Screen,
 ) -> None:
-    """Search documents: those whose embedding is nearest to the embedding of a query; one query per line."""
+    """Search documents by the similarity of their embeddings.
+
+    The documents nearest to each query are printed; one query per line.
+    """
     from anyformer.cli.output.run_options import checkpoint_choice, groups, open_run, ready, safe, sort_words, texts_in
     from anyformer.inference.embedding import embed
 

@@ -54,6 +54,7 @@ Distil = Annotated[
     "anyformer shrink runs/small --quantise int8",
     "anyformer shrink runs/small --average 5",
     "anyformer shrink runs/small --distil same model.stack.depth=2",
+    panel="Exchange and shrink",
 )
 def shrink(
     run: RunFolder,
@@ -74,8 +75,11 @@ def shrink(
     *,
     screen: Screen,
 ) -> None:
-    """Make a smaller run from a run: prune heads, neurons, layers or weights, quantise, average, or distil into another
-    model. Ends with one table: size, cost, speed here and scores with intervals, before and after."""
+    """Make a smaller run: prune, quantise, average or distil.
+
+    Prunes heads, neurons, layers or weights. Ends with one table: size, cost, speed here and scores with intervals,
+    before and after.
+    """
     from anyformer.cli.output import run_options, shrink_screen
     from anyformer.errors import SpecError
     from anyformer.shrink.distilling import StudentSettings

@@ -22,6 +22,7 @@ Trained = Annotated[
     "anyformer train recipe.toml optimizer.lr=3e-4 --out runs/slower",
     "anyformer train runs/slower --resume",
     "anyformer train runs/slower --resume train.steps=2000",
+    panel="Train",
 )
 def train(
     target: Trained,
@@ -32,8 +33,11 @@ def train(
     *,
     screen: Screen,
 ) -> None:
-    """Train a model. model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it.
-    Ctrl-C saves and stops; --resume continues exactly from there, train.steps=N extends a finished run."""
+    """Train a model on data, or by a preset or a recipe.
+
+    model.preset=NAME selects the architecture (anyformer presets lists them), other keys change it. Ctrl-C saves and
+    stops; --resume continues exactly from there, train.steps=N extends a finished run.
+    """
     if not resume and "WORLD_SIZE" not in os.environ:  # of several ranks, only one prints an error
         from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
 

@@ -15,6 +15,7 @@ from anyformer.cli.output.screen import Checkpoint, RunFolder, Screen, store_as,
     'anyformer view runs/word2vec "I record the record" --token record',
     'anyformer view runs/translation "twenty-one" --layer cross --out alignment.svg',
     'anyformer view runs/translation "twenty-one" --layer cross --head 1 --token ein --out neurons.svg',
+    panel="Look inside",
 )
 def view(
     run: RunFolder,
@@ -49,7 +50,10 @@ def view(
     *,
     screen: Screen,
 ) -> None:
-    """Show which tokens a model attends to: lines, maps and numbers of every head, on one page that works offline."""
+    """Show which tokens a model attends to, on one page.
+
+    Lines, maps and numbers of every head; the page works offline.
+    """
     from anyformer.cli.output.run_options import checkpoint_choice, note, open_run
     from anyformer.viewing.view import View
 
