@@ -43,14 +43,14 @@ def stack(mixer: str, *, dim: int = 64, depth: int = 2, encoder: bool = False) -
             "model.init.kind=xavier")  # fmt: skip
 
 
-def accuracy(run: Run, limit: int = 500) -> float:
-    """Accuracy on the validation texts of the run."""
-    return run.evaluate(metrics=("accuracy",), limit=limit)["accuracy"].value
+def accuracy(run: Run) -> float:
+    """Accuracy on 500 validation texts of the run."""
+    return run.evaluate(metrics=("accuracy",), limit=500)["accuracy"].value
 
 
-def symbols_right(run: Run, limit: int = 100) -> float:
-    """Share of the target symbols that are generated at the right place, on validation texts."""
-    chosen = list(islice(run.records(), limit))
+def symbols_right(run: Run) -> float:
+    """Share of the target symbols that are generated at the right place, on 100 validation texts."""
+    chosen = list(islice(run.records(), 100))
     targets = [(record.target or "").split() for record in chosen]
     outputs = [text.split() for text in run.generate([record.text for record in chosen])]
     right = [sum(a == b for a, b in zip(*pair, strict=False)) for pair in zip(targets, outputs, strict=True)]

@@ -69,9 +69,9 @@ def chain(*kinds: Mapping[str, Any], length: int) -> int:
     return int(steps_of(*kinds, length=length).latest.max())
 
 
-def chain_of_launches(*kinds: Mapping[str, Any], length: int, dim: int = 2) -> int:
+def chain_of_launches(*kinds: Mapping[str, Any], length: int) -> int:
     """The longest chain of tensor operations, linear ones included."""
-    return launches(trace(function(layers(*kinds, dim=dim)), torch.zeros(1, length, dim)))
+    return launches(trace(function(layers(*kinds, dim=2)), torch.zeros(1, length, 2)))
 
 
 def path(*kinds: Mapping[str, Any], length: int) -> float:

@@ -23,10 +23,6 @@ class Corrupted(NamedTuple):
     targets: Int[Tensor, "b t"]
     weight: Float[Tensor, "b t"]
 
-    def restored(self) -> Int[Tensor, "b t"]:
-        """The tokens before they were corrupted."""
-        return self.targets.where(self.weight > 0, self.inputs)
-
 
 class Shares(NamedTuple):
     """Share of words that is chosen, and the shares of those that become <mask> or another word; the rest stays."""

@@ -36,14 +36,6 @@ def sizes(length: int, share: float, mean: float, most: int) -> tuple[int, int]:
     return length - tokens + spans + 1, tokens + spans + 1
 
 
-def raw_length(inputs: int, share: float, mean: float, most: int) -> int:
-    """The longest text whose corrupted form fits into `inputs` tokens: 568 for 512."""
-    length = inputs
-    while sizes(length + 1, share, mean, most)[0] <= inputs:
-        length += 1
-    return length
-
-
 def choose(length: int, tokens: int, spans: int, rng: torch.Generator) -> list[bool]:
     """Which tokens are cut out: spans that stay and go take turns, lengths drawn evenly among all that add up."""
     stay, gone = _divide(length - tokens, spans, rng), _divide(tokens, spans, rng)

@@ -14,17 +14,17 @@ _LIBRARY = torch.library.Library("anyformer", "FRAGMENT")
 Function = Callable[..., Any]
 
 
-def operator(schema: str, fake: Function, *, device: str = "CUDA") -> Callable[[Function], Function]:
-    """A decorator that registers a function under the name and types of a schema: "argmax(Tensor scores) -> Tensor".
+def operator(schema: str, fake: Function) -> Callable[[Function], Function]:
+    """A decorator that registers a CUDA kernel under the name and types of a schema: "argmax(Tensor scores) -> Tensor".
 
-    `fake` computes an empty result of the right shape, for a compiler. `device`: the dispatch key of the kernel.
+    `fake` computes an empty result of the right shape, for a compiler.
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(f"anyformer::{name}", fake, lib=_LIBRARY)
 
     def register(kernel: Function) -> Function:
-        _LIBRARY.impl(name, kernel, device)
+        _LIBRARY.impl(name, kernel, "CUDA")
         call: Function = getattr(torch.ops.anyformer, name).default
         return call
 

@@ -205,9 +205,10 @@ def _set_margins(axes: Axes) -> None:
     axes.figure.subplots_adjust(left=left, right=0.96, bottom=bottom, top=0.92)
 
 
-def thinned(x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
-    """The curve downsampled to at most `most` points by averaging neighbours; means that are not finite are gaps."""
-    size = -(-len(x) // most)
+def thinned(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The curve downsampled to at most `MOST_POINTS` points by averaging neighbours; means that are not finite are
+    gaps."""
+    size = -(-len(x) // MOST_POINTS)
     if size <= 1:
         return list(x), [value if math.isfinite(value) else math.nan for value in y]
     cuts = range(0, len(x), size)

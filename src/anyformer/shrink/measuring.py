@@ -110,12 +110,12 @@ def _read(predictor: Predictor, tokens: torch.Tensor) -> int:
     return tokens.numel()
 
 
-def speeds_of(readers: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, float]:
-    """Tokens per second, the median of some rounds in which all take turns, so that a busy machine slows down all."""
+def speeds_of(readers: Mapping[str, Callable[[], int]]) -> dict[str, float]:
+    """Tokens per second, the median of `ROUNDS` in which all take turns, so that a busy machine slows down all."""
     for read in readers.values():
         read()  # traces, compiles and allocates
     rates: dict[str, list[float]] = {name: [] for name in readers}
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for name, read in readers.items():
             started = time.perf_counter()
             tokens = read()

@@ -78,9 +78,9 @@ class Chinchilla:
         by_size = self.size_factor / np.asarray(size, dtype=np.float64) ** self.size_exponent
         return self.floor + by_size + self.data_factor / np.asarray(tokens, dtype=np.float64) ** self.data_exponent
 
-    def optimum(self, flops: float, flops_per_weight: float = 6.0) -> tuple[float, float]:
+    def optimum(self, flops: float) -> tuple[float, float]:
         """The parameters and tokens with the lowest loss for a budget C = 6 N D (equation 4 of the paper)."""
-        a, b, pairs = self.size_exponent, self.data_exponent, flops / flops_per_weight
+        a, b, pairs = self.size_exponent, self.data_exponent, flops / 6
         ratio = (a * self.size_factor / (b * self.data_factor)) ** (1 / (a + b))
         return ratio * pairs ** (b / (a + b)), pairs ** (a / (a + b)) / ratio
 

@@ -79,7 +79,6 @@ def class_scores(
     classes: int,
     confidence: NDArray[Any] | None = None,
     unit: NDArray[Any] | None = None,
-    what: str = "texts",
 ) -> Scores:
     """The scores of class ids. `confidence`: the probability of the predicted class. `unit`: the text that each item
     belongs to, if a text has several; texts are resampled."""
@@ -103,7 +102,7 @@ def class_scores(
         scores["calibration_error"] = bootstrap(lambda weights: calibration(hits, confidence, weights[unit]), units)
     items = f"{classes} classes" if len(right) == units else f"{classes} classes, {len(right):,} items"
     extra = {"calibration_error": f"{BINS} bins"}
-    return {name: Score.of(score, units, what, items, extra.get(name, "")) for name, score in scores.items()}
+    return {name: Score.of(score, units, "texts", items, extra.get(name, "")) for name, score in scores.items()}
 
 
 def macro_f1(confusion: Floats) -> float:

@@ -16,6 +16,8 @@ from anyformer.inference.record_batches import checked
 from anyformer.statistics.intervals import mean, share
 
 CUTS, CUT = (1, 5, 10), 10
+AT_ONCE = 1024
+"""Queries whose products with all documents are in memory at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,9 @@ def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
     return {name: Score.of(score, len(ranks), "queries", among) for name, score in scores.items()}
 
 
-def ranks_of(queries: NDArray[Any], documents: NDArray[Any], right: NDArray[Any], at_once: int = 1024) -> NDArray[Any]:
+def ranks_of(queries: NDArray[Any], documents: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     """The rank of each query's document by the product of vectors."""
-    parts = [slice(start, start + at_once) for start in range(0, len(queries), at_once)]
+    parts = [slice(start, start + AT_ONCE) for start in range(0, len(queries), AT_ONCE)]
     return np.concatenate([ranks(queries[part] @ documents.T, right[part]) for part in parts])
 
 
