@@ -39,8 +39,17 @@ def write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a small text file of which the old or the new text is left after a power cut, never a part."""
+    fresh = path.with_name(f".{path.name}")
+    write(fresh, text)
+    os.replace(fresh, path)
+    sync(path.parent)
+
+
 def store(path: Path, content: str | bytes) -> Path:
-    """Writes a page or a picture atomically: a concurrent reader sees the old file or the new file."""
+    """Writes a file that can be made again, such as a page, atomically: a concurrent reader sees the old file or the
+    new file."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))

@@ -1,7 +1,6 @@
 """`train`, and the `Run` that it returns: metrics, checkpoints and model of a run folder (docs/formats.md)."""
 
 import json
-import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from anyformer.disk import (
     step_name,
     step_of,
     write,
+    write_atomically,
 )
 from anyformer.errors import CheckpointError, DataError, SpecError, refuse_string
 from anyformer.evaluation.evaluating import evaluate, held_out
@@ -236,8 +236,7 @@ class Run:
         file = self.folder / EVALUATIONS / f"{split}.json"
         with suppress(OSError):  # a folder that cannot be written to has no scores in its report
             file.parent.mkdir(exist_ok=True)
-            write(fresh := file.with_name(f".{file.name}"), json.dumps(facts, indent=1))
-            os.replace(fresh, file)
+            write_atomically(file, json.dumps(facts, indent=1))
 
     def yardsticks(self, cache: Path | None = None) -> Yardsticks:
         """Simple methods for the same task, fitted to the training records of this run; `cache` keeps their scores."""

@@ -5,7 +5,6 @@ Up to a million documents the search is exact; beyond, faiss searches the most l
 
 import heapq
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from anyformer.disk import store
 from anyformer.errors import DataError, SpecError
 from anyformer.inference.embedding import normalised
 
@@ -71,9 +71,7 @@ class Index:
         np.save(folder / VECTORS, self.vectors)
         with (folder / TEXTS).open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(document._asdict(), ensure_ascii=False) + "\n" for document in self.documents)
-        fresh = folder / f".{FACTS}"
-        fresh.write_text(json.dumps({"format": 1, **facts}, indent=1), encoding="utf-8")
-        os.replace(fresh, folder / FACTS)
+        store(folder / FACTS, json.dumps({"format": 1, **facts}, indent=1))
 
     @classmethod
     def load(cls, folder: Path) -> "Index":

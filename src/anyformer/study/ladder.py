@@ -6,7 +6,6 @@ proportional to width^2 depth, halves with each rung; data, schedule and everyth
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ import tomli_w
 
 from anyformer.core import ModelSpec, Module, Role
 from anyformer.data.preparation.pipeline import prepared_for
+from anyformer.disk import store
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
 from anyformer.run import Run, train
 from anyformer.statistics.scaling import NotEnough
@@ -229,7 +229,5 @@ def _predicted(folder: Path, known: Laws, tops: Sequence[Rung]) -> list[LadderPr
             law, loss = prediction
             assert loss.low is not None and loss.high is not None
             predictions.append(LadderPrediction(rung.name, law, loss.value, loss.low, loss.high))
-    fresh = file.with_name(f".{file.name}")
-    fresh.write_text(json.dumps([asdict(prediction) for prediction in predictions], indent=1), encoding="utf-8")
-    os.replace(fresh, file)
+    store(file, json.dumps([asdict(prediction) for prediction in predictions], indent=1))
     return predictions

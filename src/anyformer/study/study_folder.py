@@ -1,7 +1,6 @@
 """A study on the disk (docs/formats.md): study.toml, arms/NAME.toml, and a run folder for each arm and seed."""
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ import tomli_w
 
 from anyformer.core import decode
 from anyformer.core.fields import leaves
-from anyformer.disk import CHECKPOINTS, EVENTS, RECIPE, sync, write
+from anyformer.disk import CHECKPOINTS, EVENTS, RECIPE, write, write_atomically
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
@@ -76,9 +75,7 @@ class StudyFolder:
         """Writes study.toml, atomically. What it holds the first time is registered."""
         if not (self.path / STUDY).exists():
             register(self.path, study.to_dict())
-        write(self.path / f".{STUDY}", tomli_w.dumps(study.to_dict()))
-        os.replace(self.path / f".{STUDY}", self.path / STUDY)
-        sync(self.path)
+        write_atomically(self.path / STUDY, tomli_w.dumps(study.to_dict()))
 
     @classmethod
     def open(cls, path: str | Path) -> "StudyFolder":

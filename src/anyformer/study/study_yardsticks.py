@@ -5,12 +5,11 @@ first finished run, which is not chosen by its result.
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from anyformer.disk import write
+from anyformer.disk import write_atomically
 from anyformer.errors import AnyformerError
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
@@ -55,9 +54,7 @@ def measured_lines(folder: Path, run: Path, split: Split, cache: Path | None) ->
         lines = [YardstickLine.of(name, comparison) for comparison in _compared(Run(run), split, cache)]
     except AnyformerError:
         return []
-    fresh = folder / f".{FILE}"
-    write(fresh, json.dumps([asdict(line) for line in lines], indent=1))
-    os.replace(fresh, folder / FILE)
+    write_atomically(folder / FILE, json.dumps([asdict(line) for line in lines], indent=1))
     return lines
 
 

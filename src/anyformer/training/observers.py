@@ -6,7 +6,6 @@ None of them changes the results of a run: random states are restored, and the m
 
 import json
 import math
-import os
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.disk import CHECKPOINTS, SAMPLES, by_step, step_name
+from anyformer.disk import CHECKPOINTS, SAMPLES, by_step, step_name, store
 from anyformer.errors import CheckpointError, ResourceError, SpecError
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.objective import Predictor
@@ -160,9 +159,7 @@ class Sampling:
             pairs = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
             file = self.folder.path / SAMPLES / f"{step_name(step)}.jsonl"
             file.parent.mkdir(exist_ok=True)
-            fresh = file.with_name(f".{file.name}")
-            fresh.write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), encoding="utf-8")
-            os.replace(fresh, file)
+            store(file, "".join(f"{json.dumps(pair)}\n" for pair in pairs))
 
     def _prompts(self) -> list[str]:
         """The prompts of the recipe; if a source is needed and none is named, some of the validation split."""

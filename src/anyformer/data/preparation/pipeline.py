@@ -41,7 +41,7 @@ from anyformer.data.preparation.encoding import RecordChunk, RecordEncoder, enco
 from anyformer.data.preparation.shards import MANIFEST, TOKENIZER, Manifest, Prepared, ShardWriter, in_place_of
 from anyformer.data.record import Record, SourceSpec
 from anyformer.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
-from anyformer.disk import identity, settled, sha256
+from anyformer.disk import identity, settled, sha256, store
 from anyformer.errors import DataError, ResourceError, SpecError
 
 FORMAT = 7
@@ -346,18 +346,16 @@ def _identities(source: SourceSpec) -> dict[str, tuple[str, Any]]:
     return {name: (str(file.absolute()), identity(file)) for name, file in source.files().items()}
 
 
-def _source_fingerprint(source: SourceSpec, files: dict[str, tuple[str, Any]], store: Path) -> str:
+def _source_fingerprint(source: SourceSpec, files: dict[str, tuple[str, Any]], folder: Path) -> str:
     """The fingerprint of a source, stored under the path and the identity of its files."""
     if not files:
         return source.fingerprint()
     key = hashlib.sha256(json.dumps([source.to_dict(), files], sort_keys=True).encode()).hexdigest()
-    entry = store / key[:32]
+    entry = folder / key[:32]
     if entry.is_file():
         return entry.read_text(encoding="ascii")
     fingerprint = source.fingerprint()
     if settled(each for _, each in files.values()):
-        store.mkdir(exist_ok=True)
-        partial = store / f"{entry.name}.{os.getpid()}"
-        partial.write_text(fingerprint, encoding="ascii")
-        os.replace(partial, entry)  # another process never reads half of it
+        folder.mkdir(exist_ok=True)
+        store(entry, fingerprint)
     return fingerprint

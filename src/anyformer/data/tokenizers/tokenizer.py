@@ -38,6 +38,7 @@ from anyformer.data.tokenizers.vocabulary import (
     with_roles,
 )
 from anyformer.data.tokenizers.vocabulary import word_starts as word_starts_of
+from anyformer.disk import store
 from anyformer.errors import DataError, Problem, SpecError
 
 MOST_BYTES = 1 << 28
@@ -163,9 +164,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Writes a tokenizer.json atomically."""
-        part = Path(path).with_name(f"{Path(path).name}.part")
-        part.write_text(self._library.to_str(pretty=True), encoding="utf-8")
-        os.replace(part, path)
+        store(Path(path), self._library.to_str(pretty=True))
 
     @classmethod
     def load(cls, path: str | Path, sentinels: int = 0, roles: Mapping[str, str] = NO_ROLES) -> "Tokenizer":

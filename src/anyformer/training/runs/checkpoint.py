@@ -34,6 +34,7 @@ from anyformer.disk import (
     step_of,
     sync,
     write,
+    write_atomically,
 )
 from anyformer.errors import CheckpointError
 from anyformer.ops.devices import shard_like
@@ -113,10 +114,7 @@ def _seal(folder: Path, tokenizer: Path) -> None:
 
 def point(root: Path, name: str) -> None:
     """Atomically sets LATEST, beside the folder of checkpoints, to a checkpoint's name."""
-    fresh = root.parent / f".{LATEST}.{os.getpid()}"
-    write(fresh, name + "\n")
-    os.replace(fresh, root.parent / LATEST)
-    sync(root.parent)
+    write_atomically(root.parent / LATEST, f"{name}\n")
 
 
 def read(path: Path, like: Files | None = None, only: Collection[str] | None = None) -> dict[str, dict[str, Tensor]]:

@@ -37,6 +37,7 @@ from anyformer.disk import (
     step_name,
     sync,
     write,
+    write_atomically,
 )
 from anyformer.errors import SpecError
 from anyformer.ops.devices import device_name
@@ -74,9 +75,7 @@ class RunFolder:
     def write_recipe(self, loaded: Loaded) -> None:
         """Writes the recipe atomically, after the origins of its values."""
         write(self.path / SOURCES, json.dumps(dict(loaded.origins), indent=1))
-        write(self.path / f".{RECIPE}", tomli_w.dumps({**loaded.recipe.to_dict(), "name": loaded.name}))
-        os.replace(self.path / f".{RECIPE}", self.path / RECIPE)
-        sync(self.path)
+        write_atomically(self.path / RECIPE, tomli_w.dumps({**loaded.recipe.to_dict(), "name": loaded.name}))
 
     def extend(self, loaded: Loaded, step: int) -> None:
         """Replaces the recipe of a run that is trained on from a step with another budget."""
@@ -106,10 +105,7 @@ class RunFolder:
         file = self.path / METRICS
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         lines = [line for line in text.split("\n") if line and _step_of(line) <= step]
-        fresh = file.with_name(f".{METRICS}")
-        write(fresh, "".join(f"{line}\n" for line in lines))
-        os.replace(fresh, file)
-        sync(self.path)
+        write_atomically(file, "".join(f"{line}\n" for line in lines))
 
     def flush(self) -> None:
         """Flushes metrics.jsonl to disk."""
