@@ -31,7 +31,7 @@ from anyformer.run import Run
 from anyformer.training.loop.budget import Progress
 from anyformer.training.recipes.recipe import Loaded, Recipe
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import RunFolder, alone, refuse_occupied
+from anyformer.training.runs.run_folder import RunFolder, locked, refuse_occupied
 
 RUNS = Path("runs")
 IMPORTED = "imported"
@@ -80,7 +80,7 @@ def import_folder(source: str | Path, out: str | Path | None = None) -> ImportRe
         raise CheckpointError(f"{folder.path}: {error}") from None
     agreement = compare(folder, model.eval(), _probe(folder.spec, tokenizer))
     objective = objective_for(folder, tokenizer)
-    with alone(path):
+    with locked(path):
         try:
             _write(path, folder, tokenizer, tensors, objective)
         except BaseException:

@@ -1,5 +1,7 @@
 """Spans that are cut out of a text: T5's example, its lengths, its statistics, and the text put together again."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,11 +14,17 @@ from anyformer.data.batching.batch import Batch
 from anyformer.errors import DataError, SpecError
 from anyformer.models import Decoder, Encoder
 from anyformer.objectives.span_corruption import SpanCorruption
-from anyformer.objectives.spans import choose, cut_out, gaps, put_back, sizes
+from anyformer.objectives.spans import choose, cut_out, gaps, sizes, spans_of
 
 row = pytest.mark.row
 T5 = {"share": 0.15, "mean": 3.0, "most": 100}
 SENTINELS = tuple(range(1000, 1100))
+
+
+def restored(inputs: Sequence[int], target: Sequence[int], sentinels: Sequence[int]) -> list[int]:
+    """The text of an input and its target: `cut_out` reversed."""
+    spans = spans_of(target, sentinels)
+    return [token for place in inputs for token in spans.get(place, [place])]
 
 
 @row(
@@ -90,7 +98,7 @@ def test_every_division_into_spans_is_as_likely() -> None:
 def test_input_and_target_give_the_text_back(tokens: list[tuple[int, bool]]) -> None:
     text, gone = [token for token, _ in tokens], [cut for _, cut in tokens]
     inputs, target = cut_out(text, gone, SENTINELS)
-    assert put_back(inputs, target, SENTINELS) == text
+    assert restored(inputs, target, SENTINELS) == text
 
 
 @row("PRE-18", clause="input and target give back the text")
@@ -102,7 +110,7 @@ def test_a_batch_can_be_put_together_again() -> None:
         inputs = ready.source.tokens[place, ready.source.frame.valid[place]].tolist()
         target = ready.targets[place, ready.frame.valid[place]].tolist()
         assert inputs[-1] == WORDS.sep and target[-1] == WORDS.eos
-        assert put_back(inputs[:-1], target[:-1], WORDS.sentinels) == text
+        assert restored(inputs[:-1], target[:-1], WORDS.sentinels) == text
 
 
 def test_packed_documents_become_rows_and_too_short_ones_are_left_out() -> None:

@@ -29,7 +29,7 @@ from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed, Loader
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers import put_back, validate
+from anyformer.training.observers import restore, validate
 from anyformer.training.runs import checkpoint
 
 
@@ -128,7 +128,7 @@ def test_a_run_is_judged_once_on_the_whole_test_split_with_its_best_checkpoint(h
     assert run.recipe.data is not None
     recipe = replace(run.recipe, train=replace(run.recipe.train, batch_tokens=64))
     trainer = Trainer(recipe, prepared_for(run.recipe.data, home / "cache"))
-    put_back(trainer, checkpoint.read(path := run.checkpoint("best")), checkpoint.load_state(path))
+    restore(trainer, checkpoint.read(path := run.checkpoint("best")), checkpoint.load_state(path))
     batches = list(Loader(prepared=trainer.prepared, split="test", batch_tokens=64, epochs=1, shuffle=False))
     assert len(batches) > recipe.evaluate.batches  # more than validation reads
     assert line["judged"]["terms"] == pytest.approx(validate(trainer, len(batches), "test"), rel=1e-5)

@@ -14,14 +14,14 @@ from tests.data.processes import forked
 from anyformer.errors import SpecError
 from anyformer.ops import devices
 from anyformer.training.runs import run_folder as folder
-from anyformer.training.runs.run_folder import alone
+from anyformer.training.runs.run_folder import locked
 
 
 def holder(path: Path) -> int:
     """A process that holds the lock of a run folder until it is killed."""
 
     def hold() -> None:
-        with alone(path):
+        with locked(path):
             (path / "held").touch()
             time.sleep(60)
 
@@ -34,16 +34,16 @@ def holder(path: Path) -> int:
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "PATIENCE_S", 0.2)
     process = holder(tmp_path / "run")
-    with pytest.raises(SpecError, match="another process is training there"), alone(tmp_path / "run"):
+    with pytest.raises(SpecError, match="another process is training there"), locked(tmp_path / "run"):
         pass
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
-    with alone(tmp_path / "run"):  # the lock file of the killed process is still there, and blocks nobody
+    with locked(tmp_path / "run"):  # the lock file of the killed process is still there, and blocks nobody
         assert (tmp_path / "run" / ".lock").exists()
 
 
 def test_a_folder_that_stays_empty_is_removed_with_its_lock(tmp_path: Path) -> None:
-    with alone(tmp_path / "run"):
+    with locked(tmp_path / "run"):
         pass
     assert list(tmp_path.iterdir()) == []
 

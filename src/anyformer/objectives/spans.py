@@ -76,12 +76,6 @@ def spans_of(target: Ids, sentinels: Ids) -> dict[int, list[int]]:
     return spans
 
 
-def put_back(inputs: Ids, target: Ids, sentinels: Ids) -> list[int]:
-    """The text of an input and its target: `cut_out` reversed."""
-    spans = spans_of(target, sentinels)
-    return [token for place in inputs for token in spans.get(place, [place])]
-
-
 def _divide(total: int, parts: int, rng: torch.Generator) -> list[int]:
     """Parts of at least one that add up, each division as likely as any other."""
     borders = torch.randperm(total - 1, generator=rng)[: parts - 1].sort().values + 1

@@ -16,14 +16,14 @@ from anyformer.run import Run
 from anyformer.training.loop.budget import Progress
 from anyformer.training.recipes.recipe import BUDGETS, Loaded, Recipe
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import RunFolder, alone, refuse_occupied
+from anyformer.training.runs.run_folder import RunFolder, locked, refuse_occupied
 
 
 def write_run(source: Run, out: Path, spec: ModelSpec, model: Model, how: Mapping[str, Any]) -> Run:
     """Writes a model made from the model of a run: data, tokenizer and objective are those of that run."""
     refuse_occupied(out)
     files = {"model": model.state_dict(), **companions(source, spec)}
-    with alone(out):
+    with locked(out):
         try:
             _write(source, out, replace(source_recipe(source), model=spec), files, how)
         except BaseException:

@@ -25,7 +25,7 @@ from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import Workers, jobs_of, threads_of, workers_for
 from anyformer.training.recipes.resolve import DataTarget, Sections, Target, data_of, layers_of
-from anyformer.training.runs.run_folder import LOCK, alone
+from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS
 
 
@@ -88,7 +88,7 @@ def compare(
     ]
     path = existing or Path(out or RUNS / study.name)
     session = _Session(cache, listener, None if study.spec.minutes is None else began + 60 * study.spec.minutes)
-    with alone(path):
+    with locked(path):
         try:
             return _at_budgets(path, study, each, session) if each else session.results(path, study)
         finally:

@@ -18,7 +18,7 @@ from anyformer.errors import DataError
 from anyformer.run import Run
 from anyformer.training import Session, Watcher
 from anyformer.training.loop.trainer import Trainer
-from anyformer.training.observers import put_back, tensors_of, validate
+from anyformer.training.observers import restore, tensors_of, validate
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder, finite
 
@@ -91,7 +91,7 @@ def judge_run(folder: Path, metric: Metric, cache: Path | None, trainer: Trainer
         return stored
     path = run.checkpoint("best" if split == "test" else "last")
     trainer = trainer or Trainer(run.recipe, prepared)
-    put_back(trainer, checkpoint.read(path, tensors_of(trainer)), checkpoint.load_state(path))
+    restore(trainer, checkpoint.read(path, tensors_of(trainer)), checkpoint.load_state(path))
     # Large batches are faster. A compiled model would be compiled again, and carried states belong to their rows.
     same = trainer.compiled or trainer.loss_module.carried is not None
     tokens = trainer.recipe.train.batch_tokens

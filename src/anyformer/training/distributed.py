@@ -155,16 +155,16 @@ def joined() -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def divides(world: World, how: str) -> bool:
+def uses_fsdp(world: World, how: str) -> bool:
     """True if the model is sharded over the ranks (FSDP)."""
     return world.size > 1 and how == "fsdp"
 
 
-def refuse_cut(objective: Objective, world: World, divided: bool) -> None:
+def refuse_cut(objective: Objective, world: World, sharded: bool) -> None:
     """Raises SpecError if the objective cannot be trained on several ranks, or not with sharding."""
     if world.size > 1 and (why := objective.split_refusal):
         raise SpecError(f"{why}: its batches cannot be shared among {world.size} processes. Use one.")
-    if divided and objective.heads_vary:
+    if sharded and objective.heads_vary:
         raise SpecError('train.parallel=fsdp: with rows = "task" each process would use other heads. Use ddp.')
 
 
@@ -172,7 +172,7 @@ def wrapped(loss_module: nn.Module, world: World, how: str) -> nn.Module:
     """The module to call with a batch; its gradients are averaged over all ranks (DDP or FSDP)."""
     if world.size == 1:
         return loss_module
-    if divides(world, how):
+    if uses_fsdp(world, how):
         training.divide(loss_module, world.device, world.size)  # imports FSDP, which takes seconds, only now
         return loss_module
     # Which heads a rank uses depends on its rows, so find_unused_parameters is needed. DDP warns if it finds none;
@@ -198,16 +198,16 @@ def blocks(loss_module: nn.Module) -> list[BlockModule]:
     return list(dict.fromkeys(block for stack in stacks for block in stack.calls()))
 
 
-def is_divided(files: Files) -> bool:
+def has_shards(files: Files) -> bool:
     return any(is_sharded(tensor) for tensors in files.values() for tensor in tensors.values())
 
 
-def share(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """The shard of a tensor on this rank; a tensor that is not sharded is returned unchanged."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def together(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
+def gathered(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     """Unsharded tensors in host memory, gathered one by one. All ranks must call this; only those with `keep` store
     the result."""
     gathered = {}

@@ -25,7 +25,7 @@ from anyformer.errors import CheckpointError, ResourceError, SpecError
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.objective import Predictor
 from anyformer.ops.devices import compiled_code_runs_eagerly, fork_rng, shard_like
-from anyformer.training.distributed import Files, divides, forward_only, is_divided, share, together
+from anyformer.training.distributed import Files, forward_only, gathered, has_shards, local_shard, uses_fsdp
 from anyformer.training.loop.budget import Moments, Progress, Step
 from anyformer.training.loop.feed import Feed, Loader, PreparedBatch, Purpose, derive, generator
 from anyformer.training.loop.loss_module import LossScale, autocast
@@ -112,7 +112,7 @@ class Sampling:
         self.trainer, self.folder, self.when, self.log = trainer, folder, when, log
         recipe = trainer.recipe
         self.able = recipe.model.decodes and any("generate" in part.serves for part in trainer.objective.parts)
-        if self.able and divides(trainer.world, recipe.train.parallel):
+        if self.able and uses_fsdp(trainer.world, recipe.train.parallel):
             self.able = False
             log("no samples during training: the model is sharded (train.parallel=fsdp). Use ddp to get samples.")
 
@@ -238,15 +238,15 @@ class Saving:
         """Flushes the metrics, saves a checkpoint, then prunes: metrics on disk are never behind a checkpoint.
         Raises CheckpointError if weights are not finite."""
         files, world, progress = tensors_of(self.trainer), self.trainer.world, self.trainer.progress
-        broken = [name for name, tensor in files["model"].items() if not torch.isfinite(share(tensor)).all()]
+        broken = [name for name, tensor in files["model"].items() if not torch.isfinite(local_shard(tensor)).all()]
         if world.maximum(len(broken)):
             subject = f"{broken[0]} and {len(broken) - 1} more hold" if broken else "tensors of other ranks hold"
             raise CheckpointError(f"not saved: {subject} values that are not finite (NaN or infinity).")
-        if complete and is_divided(files):
+        if complete and has_shards(files):
             # The final weights are stored unsharded, so that any number of processes can load them. The optimiser's
             # state, needed only to resume, stays sharded.
             weights = {name: tensors for name, tensors in files.items() if name != "optimizer"}
-            files |= {name: together(tensors, world.leads) for name, tensors in weights.items()}
+            files |= {name: gathered(tensors, world.leads) for name, tensors in weights.items()}
         self.folder.flush()
         state = {"progress": progress.to_dict(), "complete": complete}
         checkpoint.save(self.folder.checkpoints, progress.step, files, state, world)
@@ -281,7 +281,7 @@ def tensors_of(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
     return files
 
 
-def put_back(trainer: Trainer, files: Files, state: Mapping[str, Any]) -> None:
+def restore(trainer: Trainer, files: Files, state: Mapping[str, Any]) -> None:
     """Restores a trainer from the tensors and the state of a checkpoint."""
     needed = (*trainer.models, "optimizer", *(("carry",) if trainer.loss_module.carried else ()))
     missing = [name for name in needed if name not in files]

@@ -65,7 +65,7 @@ def compiled_and_captured(body: Callable[[], None]) -> Callable[[], None]:
         return captured(body, _COMPILED_WARM_UP)
 
 
-def put_back(buffers: State, values: State) -> None:
+def write_back(buffers: State, values: State) -> None:
     """Copies values that were not written in place to the addresses of the buffers."""
     for buffer, value in zip(tree_leaves(buffers), tree_leaves(values), strict=True):
         if buffer is not value:
@@ -115,7 +115,7 @@ class CapturedRound:
             history = self._choose(history, logits, number)
             tokens.append(self.strategy.tokens(history))
         self._tokens = torch.stack(tokens)
-        put_back(self.buffers, RoundBuffers(history, positions, tree.unflatten(leaves)))
+        write_back(self.buffers, RoundBuffers(history, positions, tree.unflatten(leaves)))
 
     def _unwritten(self, step: ModelStep) -> list[bool]:
         """Which tensors of the state no step writes to, such as keys of an encoder: beams share them.
@@ -163,7 +163,7 @@ class CapturedRounds:
             del taken  # frees its memory before the new round allocates
             with torch_kernels(not self.triton):
                 taken = CapturedRound(self, strategy, steps, room, start)
-        put_back(taken.buffers, start)
+        write_back(taken.buffers, start)
         return taken
 
     def release(self, used: CapturedRound) -> None:

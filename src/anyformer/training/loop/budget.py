@@ -18,7 +18,7 @@ from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.shards import Prepared
 from anyformer.errors import ResourceError, at
 from anyformer.ops.devices import available
-from anyformer.training.distributed import ALONE, World, divides
+from anyformer.training.distributed import ALONE, World, uses_fsdp
 from anyformer.training.loop.feed import width_of
 from anyformer.training.loop.loss_module import DTYPES, Precision
 from anyformer.training.recipes.recipe import USUAL_STEPS, Recipe, TrainSpec
@@ -246,7 +246,7 @@ def micro_batch_tokens(recipe: Recipe, prepared: Prepared, world: World, precisi
     free = None if free is None else int(-world.maximum(-free))  # all ranks use the same size
     most = recipe.train.batch_tokens // world.size if setting == "auto" else setting
     fixed, row = estimate(recipe.model, context, precision)
-    fixed = fixed // world.size if divides(world, recipe.train.parallel) else fixed
+    fixed = fixed // world.size if uses_fsdp(world, recipe.train.parallel) else fixed
     rows = max(1, most // (sides * context))
     if free is not None and setting == "auto":
         while rows > 1 and fixed + rows * row > free:

@@ -19,7 +19,7 @@ from anyformer.ops.devices import on_gpu, peak_bytes, seed_dropout
 from anyformer.optim.average import Ema
 from anyformer.optim.optimizer import clip, learned
 from anyformer.optim.tunings.tuning_spec import freeze
-from anyformer.training.distributed import World, divides, refuse_cut, wrapped
+from anyformer.training.distributed import World, refuse_cut, uses_fsdp, wrapped
 from anyformer.training.loop.budget import (
     OUT_OF_MEMORY,
     Budget,
@@ -74,7 +74,7 @@ class Trainer:
         self.world = world or World().on(recipe.train.device)
         train, device = recipe.train, self.world.device
         assert recipe.objective is not None
-        self.objective, sharded = recipe.objective, divides(self.world, train.parallel)
+        self.objective, sharded = recipe.objective, uses_fsdp(self.world, train.parallel)
         refuse_cut(self.objective, self.world, sharded)
         carries = train.segments == "carry"
         if carries:

@@ -38,7 +38,7 @@ from anyformer.disk import (
 )
 from anyformer.errors import CheckpointError
 from anyformer.ops.devices import shard_like
-from anyformer.training.distributed import ALONE, Files, World, is_divided, share
+from anyformer.training.distributed import ALONE, Files, World, has_shards, local_shard
 from anyformer.training.recipes.recipe import Recipe, load_recipe
 
 FORMAT = 1
@@ -57,13 +57,13 @@ def save(root: Path, step: int, files: Files, state: Mapping[str, Any], world: W
     fresh = world.broadcast(partial(_begin, root, final))
     if fresh is None:
         return final
-    divided = {name: tensors for name, tensors in files.items() if is_divided({name: tensors})}
+    sharded = {name: tensors for name, tensors in files.items() if has_shards({name: tensors})}
     try:
-        if divided:
-            training.write_shards(fresh / SHARDS, divided)
+        if sharded:
+            training.write_shards(fresh / SHARDS, sharded)
         with world.in_turn():
             if world.leads:
-                _fill(fresh, {name: tensors for name, tensors in files.items() if name not in divided}, state)
+                _fill(fresh, {name: tensors for name, tensors in files.items() if name not in sharded}, state)
                 _seal(fresh, root.parent / TOKENIZER)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -320,7 +320,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], partly: bool =
             wrong.append(f"{name} has shape {tuple(stored.shape)}, the model's {tuple(mine.shape)}")
         elif (mine.is_floating_point(), mine.is_complex()) != (stored.is_floating_point(), stored.is_complex()):
             wrong.append(f"{name} holds {stored.dtype}, the model's {mine.dtype}")
-        elif not torch.isfinite(share(stored)).all():
+        elif not torch.isfinite(local_shard(stored)).all():
             wrong.append(f"{name} holds values that are not finite (NaN or infinity)")
     if wrong:
         more = f"\n... and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""

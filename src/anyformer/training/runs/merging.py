@@ -13,7 +13,7 @@ from anyformer.errors import SpecError
 from anyformer.parts.combine.lora import merged
 from anyformer.training.recipes.recipe import Loaded
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import RunFolder, alone, refuse_occupied
+from anyformer.training.runs.run_folder import RunFolder, locked, refuse_occupied
 
 COPIED = (ENVIRONMENT, TOKENIZER, METRICS, CALIBRATION, CHAT_TEMPLATE)
 """Files that hold for both runs."""
@@ -46,7 +46,7 @@ def merge_run(folder: Path, out: Path) -> MergeResult:
     checkpoint.load_weights(plain, tensors)
     step = step_of(path.name)
     assert step is not None
-    with alone(out):
+    with locked(out):
         try:
             for name in COPIED:
                 if (folder / name).is_file():

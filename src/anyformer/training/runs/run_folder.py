@@ -51,10 +51,10 @@ PATIENCE_S = 5.0
 
 
 class RunFolder:
-    """A run folder, opened for writing."""
+    """A run folder, opened for writing, which only the process that `leads` does."""
 
-    def __init__(self, path: Path, mine: bool = True):
-        self.path, self.mine = path, mine  # only rank 0 writes
+    def __init__(self, path: Path, leads: bool = True):
+        self.path, self.leads = path, leads
         self.checkpoints = path / CHECKPOINTS
 
     @classmethod
@@ -79,7 +79,7 @@ class RunFolder:
 
     def extend(self, loaded: Loaded, step: int) -> None:
         """Replaces the recipe of a run that is trained on from a step with another budget."""
-        if self.mine:
+        if self.leads:
             if (last := self.checkpoints / step_name(step)).is_dir():
                 write(last / EXTENDED, "")  # before the recipe: a finished run with the new recipe is never left behind
             self.write_recipe(loaded)
@@ -94,13 +94,13 @@ class RunFolder:
         self._append(EVENTS, f"{now} {what} {json.dumps(facts)}")
 
     def _append(self, name: str, line: str) -> None:
-        if self.mine:
+        if self.leads:
             with named_errors(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")
 
     def forget_after(self, step: int) -> None:
         """Removes the metrics of steps after `step`, which will be repeated, and an incomplete last line."""
-        if not self.mine:
+        if not self.leads:
             return
         file = self.path / METRICS
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
@@ -109,12 +109,12 @@ class RunFolder:
 
     def flush(self) -> None:
         """Flushes metrics.jsonl to disk."""
-        if self.mine and (self.path / METRICS).exists():
+        if self.leads and (self.path / METRICS).exists():
             sync(self.path / METRICS)
 
     def remove_unless_saved(self) -> None:
         """Removes the files of a run that failed before its first checkpoint."""
-        if self.mine and not any(self.checkpoints.glob("step-*")):
+        if self.leads and not any(self.checkpoints.glob("step-*")):
             self.clear()
 
     def clear(self) -> None:
@@ -135,7 +135,7 @@ def refuse_occupied(path: Path) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Holds the exclusive lock of a run folder. The system releases it when the process ends, however it ends."""
     path.mkdir(parents=True, exist_ok=True)
     fresh = not any(path.iterdir())

@@ -38,7 +38,7 @@ from anyformer.training.observers import (
     Saving,
     Trouble,
     check_room,
-    put_back,
+    restore,
     start_from,
     tensors_of,
 )
@@ -46,7 +46,7 @@ from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, loa
 from anyformer.training.recipes.resolve import Target, check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, alone, environment, refuse_occupied
+from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, environment, locked, refuse_occupied
 from anyformer.training.runs.starting import StartingPoint
 
 RUNS = Path("runs")
@@ -236,7 +236,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
                 refuse_occupied(path)
-                held.enter_context(alone(path))
+                held.enter_context(locked(path))
             watcher.log("reading the data")
             prepared = prepared_for(data_of(document), request.cache, watcher.log)
             loaded = settle(document, prepared, early.name)
@@ -245,7 +245,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         with world.in_turn():
             check_room(trainer, path)
             facts = {**environment(prepared, here), "execution": trainer.execution}
-            folder = RunFolder.create(path, loaded, prepared, facts) if world.leads else RunFolder(path, mine=False)
+            folder = RunFolder.create(path, loaded, prepared, facts) if world.leads else RunFolder(path, leads=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=copied)
         _mention_data(prepared, loaded.recipe, watcher)
         try:
@@ -263,14 +263,14 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             if not (path / RECIPE).is_file():
                 raise SpecError(f"{path}: there is no run to resume. Leave out resume=True (--resume) to start one.")
             if world.leads:
-                held.enter_context(alone(path))
+                held.enter_context(locked(path))
             stored = load_recipe(path / RECIPE)
             data, stored_data = data_of(document), stored.recipe.data
             if stored_data is None:
                 advice = f"Train a new run that starts with its weights: anyformer train DATA init_from={path}"
                 raise SpecError(f"{path}: was imported, so there is no training to resume. {advice}")
             _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
-            folder = RunFolder(path, mine=world.leads)
+            folder = RunFolder(path, leads=world.leads)
             began = checkpoint.read_facts(path / ENVIRONMENT)
             data = relocated(data, began.get("began_in"))
             fingerprint = data.fingerprint()  # hashed again: a run continues with exactly the data it began with
@@ -295,7 +295,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         # A run that goes on elsewhere, or began with an older version, chooses anew whether to compile.
         execution = began.get("execution") if began["device"] == now["device"] else None
         trainer = Trainer(loaded.recipe, prepared, here, execution)
-        step = _put_back(trainer, path, watcher)
+        step = _restore_newest(trainer, path, watcher)
         _refuse_other_rates(stored.recipe, trainer, path)
         if trainer.finished():
             hint = "" if step >= (trainer.budget.steps or 0) else " It stopped early; to train on, add train.stop=0."
@@ -380,14 +380,14 @@ def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
         raise SpecError(problems=[*listed, Problem("", advice)])
 
 
-def _put_back(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
+def _restore_newest(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
     """Restores the newest intact checkpoint, or starts at step 0 if the run was never saved. Returns the step."""
     world, complaints = trainer.world, list[str]()
     for path in world.broadcast(lambda: checkpoint.newest(folder / CHECKPOINTS)):
         complaint = world.broadcast(partial(checkpoint.complaint, path))
         try:
             if complaint is None:
-                put_back(trainer, checkpoint.read(path, tensors_of(trainer)), checkpoint.load_state(path))
+                restore(trainer, checkpoint.read(path, tensors_of(trainer)), checkpoint.load_state(path))
                 if complaints:
                     watcher.log(f"{complaints[0]} Going back to the checkpoint before it: {path.name}.")
                 return trainer.progress.step
