@@ -34,26 +34,18 @@ class ReversibleCall:
         """State of the random number generators before each branch."""
         self.autocast: torch.dtype | None = None
 
-    def forward(self, streams: Streams, states: Sequence[State] | None = None) -> Streams:
-        """The streams after all branches."""
+    def forward(self, streams: Streams, states: Sequence[State] | None = None, *, reconstruct: bool = False) -> Streams:
+        """The streams after all branches. `reconstruct`: notes the precision and the random numbers for `backward`."""
+        if reconstruct and torch.is_autocast_enabled(self.device.type):
+            self.autocast = torch.get_autocast_dtype(self.device.type)
         turn, other = streams
         for index, branch in enumerate(self.branches):
+            if reconstruct:
+                self.seeds.append([torch.get_rng_state(), *self._device_state()])
             out = branch.change(other.to(self.dtype), self.frame, None if states is None else states[index])
             turn, other = other, branch.join(turn, out.y.to(turn.dtype))
             self.losses = add_losses(self.losses, out.losses)
             self.states += (out.state,)
-        return self._in_order(turn, other)
-
-    def forward_and_forget(self, streams: Streams) -> Streams:
-        """The streams after all branches, without what ordinary gradients need."""
-        if torch.is_autocast_enabled(self.device.type):
-            self.autocast = torch.get_autocast_dtype(self.device.type)
-        turn, other = streams
-        for branch in self.branches:
-            self.seeds.append([torch.get_rng_state(), *self._device_state()])
-            out = branch.change(other.to(self.dtype), self.frame, None)
-            turn, other = other, branch.join(turn, out.y.to(turn.dtype))
-            self.losses = add_losses(self.losses, out.losses)
         return self._in_order(turn, other)
 
     def invert(self, streams: Streams) -> Streams:
@@ -117,7 +109,7 @@ class Reconstruct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: ReversibleCall, first: Tensor, second: Tensor, *parameters: Tensor) -> Any:
-        first, second = call.forward_and_forget((first, second))
+        first, second = call.forward((first, second), reconstruct=True)
         ctx.call, ctx.parameters = call, parameters
         ctx.save_for_backward(first, second)
         return first, second, *call.losses.values()
