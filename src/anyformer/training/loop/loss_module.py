@@ -246,7 +246,8 @@ def compile_whole(loss_module: LossModule, dynamic: bool | None) -> None:
     """Compiles the model as one graph, and its encoder as another: every graph costs host time at every call."""
     model, mode = loss_module.model, "reduce-overhead" if loss_module.recorded else None
     model.compile(dynamic=dynamic, mode=mode)
-    model.encode = _compiled(model, type(model).encode, dynamic, mode)  # type: ignore[method-assign]
+    # bound to this model, so that a copy of it compiles its own
+    model.encode = MethodType(torch.compile(type(model).encode, dynamic=dynamic, mode=mode), model)  # type: ignore[method-assign]
 
 
 def compile_layers(loss_module: LossModule, dynamic: bool | None) -> None:
@@ -266,13 +267,6 @@ class CompiledInTraining:
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return (self.compiled if module.training else self.plain)(module, *args, **kwargs)
-
-
-def _compiled(
-    module: nn.Module, method: Callable[..., Any], dynamic: bool | None, mode: str | None = None
-) -> Callable[..., Any]:
-    """A compiled method bound to the module, so that a copy of the module compiles its own."""
-    return MethodType(torch.compile(method, dynamic=dynamic, mode=mode), module)
 
 
 def compile_setting(objective: Objective, train: TrainSpec) -> Setting:
