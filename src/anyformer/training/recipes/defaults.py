@@ -19,6 +19,8 @@ MILLION = 1_000_000
 EVALUATIONS = 20
 """Evaluations of a run, so that the best checkpoint is near the best step."""
 LEAST_STEPS, SHORTEST = 100, 32
+WHOLE_MODEL = {("model",), ("model", "preset"), ("model", "kind")}
+"""Keys that name a whole model."""
 FINE_TUNING = "fine-tuning"
 """Title of the values that suit pre-trained weights (`recipes/fine_tuning.py`)."""
 DERIVED = "derived: "
@@ -59,17 +61,10 @@ class Rule:
             stack.pop("vocab", None)  # it follows from the data
         if self.dropout is not None:
             _set_dropout(model, self.dropout)
-        rest = merge({"data": {"context": self._context(extent)}}, self.sections)
+        rest = merge({"data": {"context": context_for(extent, self.context, self.characters)}}, self.sections)
         budget = self._budget(extent, rest["train"]["batch_tokens"])
         tree = without_user_choices(merge(merge(model, rest), budget), named)
         return TomlLayers.of(tree, f"{DERIVED}{self.title}")
-
-    def _context(self, extent: Extent) -> int:
-        """Enough for 95% of the records; texts without labels are cut anywhere, so they fill any length."""
-        if extent.contents.plain:
-            return self.context
-        needed = extent.long / self.characters + 2  # two special tokens
-        return min(self.context, max(SHORTEST, 1 << math.ceil(math.log2(needed))))
 
     def _budget(self, extent: Extent, batch: int) -> Tree:
         tokens = min(self.tokens, self.epochs * extent.characters / self.characters)
@@ -92,6 +87,15 @@ def rule_for(extent: Extent, device: Device) -> Rule | None:
     return next(fitting, None)
 
 
+def context_for(extent: Extent, longest: int, characters: float) -> int:
+    """A context of at most `longest` tokens with room for 95% of the records. Texts without labels are cut anywhere, so
+    they fill any length. `characters`: of a token, about."""
+    if extent.contents.plain:
+        return longest
+    needed = extent.long / characters + 2  # two special tokens
+    return min(longest, max(SHORTEST, 1 << math.ceil(math.log2(needed))))
+
+
 def without_user_choices(tree: Tree, named: Collection[tuple[str, ...]]) -> Tree:
     """Removes every derived value that depends on a choice of the user, in place.
 
@@ -100,7 +104,7 @@ def without_user_choices(tree: Tree, named: Collection[tuple[str, ...]]) -> Tree
     interval between evaluations are removed if the user names a budget.
     """
     for key in named:
-        if key[0] == "model" and key[1:] in ((), ("preset",), ("kind",)):
+        if key in WHOLE_MODEL:
             tree.pop("model", None)
             tree.pop("optimizer", None)
         elif key == ("train", "parallel"):  # Muon needs whole matrices, which FSDP divides

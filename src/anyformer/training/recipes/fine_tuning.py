@@ -5,7 +5,6 @@ rate = 0.04 / width: 5.2e-5 for a model as wide as BERT (768), whose paper takes
 and higher for narrower ones. The default rates of training are for random weights, and would destroy pre-trained ones.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from anyformer.data.sources.named_source import Extent
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
 from anyformer.optim.tunings.tuning_spec import TuningSpec
-from anyformer.training.recipes.defaults import DERIVED, FINE_TUNING, SHORTEST, without_user_choices
+from anyformer.training.recipes.defaults import DERIVED, FINE_TUNING, WHOLE_MODEL, context_for, without_user_choices
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs.starting import StartingPoint
 
@@ -34,7 +33,7 @@ INIT_FROM = "init_from "
 def starting_point(choices: Mapping[tuple[str, ...], Any]) -> StartingPoint | None:
     """The weights that the keys of a user name; None if they name no weights, or another model for these weights."""
     path = choices.get(("init_from",))
-    if not isinstance(path, str) or {("model",), ("model", "preset"), ("model", "kind")} & choices.keys():
+    if not isinstance(path, str) or WHOLE_MODEL & choices.keys():
         return None
     return StartingPoint.open(path)
 
@@ -43,7 +42,8 @@ def fine_tuning(start: StartingPoint, extent: Extent, choices: Mapping[tuple[str
     """The recipe of a run on data of this extent. `choices`: the keys that the user sets, with their values."""
     model = TomlLayers.of({"model": start.model.to_dict()}, f"{INIT_FROM}{start.path}")
     characters = _characters(start, choices)
-    context = _context(start, extent, characters)
+    longest = min(LONGEST, *(stack.max_len for stack in start.model.stacks.values()))
+    context = context_for(extent, longest, characters)
     batch_tokens = max(2048, 8 * context)
     tokens = extent.characters / characters
     if not extent.contents.plain:  # texts that are longer lose their end
@@ -85,15 +85,6 @@ def _characters(start: StartingPoint, choices: Mapping[tuple[str, ...], Any]) ->
         return USUAL_CHARACTERS
     tokenizer = decode(TokenizerSpec, start.tokenizer()).train(())
     return len(SAMPLE) / max(1, len(tokenizer.encode(SAMPLE)))
-
-
-def _context(start: StartingPoint, extent: Extent, characters: float) -> int:
-    """Enough for 95% of the records, and no more than the model has room for."""
-    most = min(LONGEST, *(stack.max_len for stack in start.model.stacks.values()))
-    if extent.contents.plain:
-        return most
-    needed = extent.long / characters + 2  # two special tokens
-    return min(most, max(SHORTEST, 1 << math.ceil(math.log2(needed))))
 
 
 def _rate(start: StartingPoint, choices: Mapping[tuple[str, ...], Any]) -> float:

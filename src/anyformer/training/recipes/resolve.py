@@ -29,7 +29,7 @@ from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
 from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.tunings.tuning_spec import TuningSpec
-from anyformer.training.recipes.defaults import DERIVED, rule_for
+from anyformer.training.recipes.defaults import DERIVED, WHOLE_MODEL, rule_for
 from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point, with_chat_template
 from anyformer.training.recipes.recipe import (
     CheckpointSpec,
@@ -256,7 +256,7 @@ def _derived(source: SourceSpec, choices: Mapping[tuple[str, ...], Any], content
         rule = rule_for(extent, kind_of_device(str(choices.get(("train", "device"), "auto"))))
         if rule is not None:
             return rule.layers(extent, choices)
-    if choices.keys() & {("model",), ("model", "preset"), ("model", "kind")}:
+    if choices.keys() & WHOLE_MODEL:
         return TomlLayers.of({}, DEFAULT)
     return of_preset(MODELS.get(contents(source).form, "small-encoder"))
 
