@@ -2,9 +2,9 @@
 
 y = h_n of the first exit n with max softmax(head(h_n)) > threshold, or of the last layer          (arXiv 1709.01686)
 All exits share the norm and the head behind the last layer. In training every layer runs, and `Out.layers` has the
-hidden states of the inner exits, for the objective `every_exit`. In evaluation a row of which the head is sure leaves
-the batch, and the other rows go on as a smaller one. The cache of a decoder holds every token at every layer, so that
-calls with a state run all layers, and words that are generated cannot leave early.
+hidden states of the inner exits, for the objective `every_exit`. In evaluation a row of which the head is confident
+leaves the batch, and the other rows go on as a smaller one. The cache of a decoder holds every token at every layer, so
+that calls with a state run all layers, and words that are generated cannot leave early.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -25,7 +25,7 @@ from anyformer.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True)
 class Exits(Spec):
-    """Early exits: after which layers the head can answer, and how sure it must be."""
+    """Early exits: after which layers the head can answer, and how confident it must be."""
 
     every: Count = 1
     """Number of layers from one exit to the next."""
@@ -42,11 +42,11 @@ class Exits(Spec):
         if not self.inner(depth):
             raise SpecError(f"every={self.every} gives no exit before the last of {depth} layers. Use a smaller one.")
         if self.threshold < 1.0 and not head.has_probabilities:
-            raise SpecError(f"a {head.kind} head gives no probabilities to be sure of. Set threshold=1 or use another.")
+            raise SpecError(f"a {head.kind} head gives no probabilities to compare. Set threshold=1 or use another.")
         if self.threshold < 1.0 and causal and not head.pools:
             raise SpecError("the cache of a decoder needs all layers of each token. Set threshold=1.")
 
-    def sure(self, scores: Tensor, frame: Frame) -> Bool[Tensor, " b"]:
+    def confident(self, scores: Tensor, frame: Frame) -> Bool[Tensor, " b"]:
         """The rows whose highest probability is above the threshold, at each of their tokens."""
         above = scores.float().softmax(-1).amax(-1) > self.threshold  # [b] or [b t]
         if above.dim() == 1:
@@ -57,19 +57,19 @@ class Exits(Spec):
 def leave_early(
     steps: Sequence[Callable[..., Out]],
     exits: Container[int],
-    sure: Callable[[Tensor, Frame], Tensor],
+    confident: Callable[[Tensor, Frame], Tensor],
     x: Tensor,
     frame: Frame,
 ) -> Out:
-    """Runs steps one after the other, behind each exit only for the rows that are not sure yet. Returns each row as it
-    left."""
+    """Runs steps one after the other, behind each exit only for the rows of which the head is not confident yet.
+    Returns each row as it left."""
     y, rows, losses = torch.empty_like(x), torch.arange(len(x), device=x.device), EMPTY
     for number, step in enumerate(steps, start=1):
         out = step(x, frame, None)
         x, losses = out.y, add_losses(losses, out.losses)
         if number not in exits:
             continue
-        leaving = sure(x, frame)
+        leaving = confident(x, frame)
         y[rows[leaving]] = x[leaving]
         staying = (~leaving).nonzero()[:, 0]
         if not len(staying):

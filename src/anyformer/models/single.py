@@ -47,7 +47,7 @@ class Single(ModelSpec):
     exit_norm: NormSpec | None = None
     """Normalises the output of the last layer."""
     exits: Exits | None = None
-    """Early exits: the head can answer after inner layers too, and rows of which it is sure stop there."""
+    """Early exits: the head can answer after inner layers too, and rows of which it is confident stop there."""
     dropout: Chance = 0.0
     """Dropout on the input of the first layer."""
     memory_dim: Count | None = None
@@ -208,7 +208,7 @@ class SingleModel(Model):
         """Hidden states, and the frame after the last layer."""
         placed = replace(frame, place=StackPlace(inputs=x)) if self.keeps_inputs else frame
         if self.exits is not None and self._may_leave(self.exits, x, frame, state):
-            out = leave_early(self.stack.steps(), self.exit_layers, partial(self._sure, self.exits), x, placed)
+            out = leave_early(self.stack.steps(), self.exit_layers, partial(self._confident, self.exits), x, placed)
         else:
             out = self.stack(x, placed, state)
         frame = out.frame or frame
@@ -222,9 +222,9 @@ class SingleModel(Model):
         here = state is None and frame.memory is None and not is_empty(x)
         return here and exits.threshold < 1.0 and not self.training
 
-    def _sure(self, exits: Exits, h: Tensor, frame: Frame) -> Tensor:
+    def _confident(self, exits: Exits, h: Tensor, frame: Frame) -> Tensor:
         """The rows that leave with these outputs of an inner layer."""
-        return exits.sure(self.head(self._normed(h, frame), frame), frame)
+        return exits.confident(self.head(self._normed(h, frame), frame), frame)
 
     def _embed(self, tokens: Tensor, frame: Frame) -> Tensor:
         x = self.words.module(tokens, frame)
