@@ -36,7 +36,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.encoding import Encoded
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
-from anyformer.disk import identity, settled, sha256, sync
+from anyformer.disk import identity, settled, sha256, sync, write
 from anyformer.errors import DataError
 
 MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
@@ -90,11 +90,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         entries = {name: dict(zip(ENTRY, entry, strict=True)) for name, entry in self.files.items()}
-        data = {**vars(self), "files": entries}
-        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
+        write(folder / MANIFEST, json.dumps({**vars(self), "files": entries}, indent=1, ensure_ascii=False))
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
