@@ -106,6 +106,13 @@ def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{path}.{key}" if path else str(key))
 
 
+def changed_leaves(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (mine, theirs), for every key in which nested plain data differ."""
+    ours, others = dict(leaves(mine)), dict(leaves(theirs))
+    keys = {**ours, **others}
+    return {key: (ours.get(key), others.get(key)) for key in keys if ours.get(key) != others.get(key)}
+
+
 _ELSEWHERE = {
     "batch_size": "batch_tokens", "d_model": "dim", "grad_clip": "clip", "gradient_clip": "clip", "hidden_size": "dim",
     "iters": "steps", "learning_rate": "lr", "max_iters": "steps", "max_steps": "steps", "min_lr": "floor",

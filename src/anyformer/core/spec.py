@@ -26,11 +26,11 @@ from cattrs.gen import make_dict_structure_fn
 
 from anyformer.core.discovery import PACKAGE, built_in_class, discover, import_kind
 from anyformer.core.fields import (
+    changed_leaves,
     declared,
     did_you_mean,
     field_hints,
     float_fields,
-    leaves,
     scalar,
     shown,
     strict_converter,
@@ -120,9 +120,7 @@ class Spec:
 
     def diff(self, other: Self) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> (mine, theirs), for every key in which they differ."""
-        mine, theirs = dict(leaves(self.to_dict())), dict(leaves(other.to_dict()))
-        keys = [*mine, *(key for key in theirs if key not in mine)]
-        return {key: (mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)}
+        return changed_leaves(self.to_dict(), other.to_dict())
 
     def digest(self) -> str:
         """A hash that equal specs share on every machine."""

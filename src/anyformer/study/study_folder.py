@@ -11,7 +11,7 @@ from typing import Any, Literal
 import tomli_w
 
 from anyformer.core import decode
-from anyformer.core.fields import leaves
+from anyformer.core.fields import changed_leaves
 from anyformer.disk import CHECKPOINTS, EVENTS, RECIPE, write, write_atomically
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
@@ -143,11 +143,10 @@ class StudyFolder:
 
     def refuse_another(self, study: Study) -> None:
         """Raises SpecError if the study differs from the one in this folder."""
-        before, now = dict(leaves(self.document)), dict(leaves(study.to_dict()))
-        changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-        wrong = [key for key in changed if not key.startswith(FREE_TO_CHANGE)]
+        changed = changed_leaves(self.document, study.to_dict())
+        wrong = {key: pair for key, pair in changed.items() if not key.startswith(FREE_TO_CHANGE)}
         if wrong:
-            listed = [Problem(key, f"{before.get(key)!r} in {self.path}, {now.get(key)!r} now.") for key in wrong]
+            listed = [Problem(key, f"{before!r} in {self.path}, {now!r} now.") for key, (before, now) in wrong.items()]
             advice = "a study is resumed with its own settings. Start another: out=NAME (--out NAME)."
             raise SpecError(problems=[*listed, Problem("", advice)])
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from anyformer.core.fields import leaves
+from anyformer.core.fields import changed_leaves
 from anyformer.disk import write
 from anyformer.training.runs.checkpoint import read_facts
 
@@ -26,9 +26,7 @@ class Registration:
 
     def changed(self, now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> its value before and now, for every setting that was changed later."""
-        before, after = dict(leaves(self.study)), dict(leaves(now))
-        keys = {**before, **after}
-        return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+        return changed_leaves(self.study, now)
 
 
 def register(folder: Path, study: Mapping[str, Any]) -> None:
