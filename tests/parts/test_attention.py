@@ -257,7 +257,7 @@ def test_looking_at_the_pattern_or_replacing_it_acts_on_the_output() -> None:
 @pytest.mark.parametrize(
     ("table", "site", "says"),
     [
-        ({"heads": 5}, Site(dim=12), "heads=5 must divide dim=12"),
+        ({"heads": 5}, Site(dim=12), "heads=5 must divide dim=12. Use 4 or 6, or give head_dim"),
         ({"heads": 6, "kv_heads": 4}, Site(dim=12), "multiple of kv_heads=4"),
         ({"heads": 4, "position": {"kind": "rope"}}, Site(dim=32, source="memory"), "takes no `position`"),
         ({"heads": 0}, Site(dim=12), "heads: must be at least 1"),

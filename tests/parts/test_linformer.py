@@ -155,12 +155,12 @@ def test_every_output_sees_every_input() -> None:
     [
         (Site(dim=DIM, causal=True), "encoder"),
         (Site(dim=DIM, causal=False, source="memory"), "cross"),
-        (Site(dim=13, causal=False), "heads=3 must divide dim=13"),
+        (Site(dim=15, causal=False), "heads=4 must divide dim=15. Use 3 or 5"),
     ],
 )
 def test_it_refuses_where_it_cannot_stand(site: Site, says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        Linformer(heads=3).place(site)
+        Linformer(heads=4).place(site)
 
 
 @FIXED

@@ -263,6 +263,16 @@ class Site:
     """Name of the stack, so that an encoder and a decoder share within themselves and not with each other."""
     shared: Registry = field(default_factory=Registry, compare=False)
 
+    def head_width(self, heads: int, otherwise: str = "") -> int:
+        """Width of each of the heads that dim is divided into. SpecError if they do not divide it; `otherwise` ends its
+        message."""
+        if self.dim % heads:
+            fewer = next(number for number in range(heads, 0, -1) if self.dim % number == 0)
+            more = next((number for number in range(heads, self.dim + 1) if self.dim % number == 0), None)
+            choice = f"{fewer} or {more}" if more else f"{fewer}"
+            raise SpecError(f"heads={heads} must divide dim={self.dim}. Use {choice}{otherwise}.")
+        return self.dim // heads
+
     def share(self, tag: str, make: Callable[[], M]) -> Borrowed[M]:
         """The module with this tag, one for each stack."""
         return self.shared.share(f"{self.stack}/{tag}", make)

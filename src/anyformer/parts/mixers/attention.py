@@ -55,8 +55,8 @@ class Attention(PartSpec, kind="attention"):
         return {"head_dim": channels, "kv_heads": self.kv_heads or self.heads, "scale": self.scale or channels**-0.5}
 
     def build(self, site: Site) -> "AttentionPart":
-        if self.head_dim is None and site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
+        if self.head_dim is None:
+            site.head_width(self.heads, ", or give head_dim")  # raises SpecError unless heads divide dim
         if site.source == "memory" and (self.position is not None or self.mask not in (None, Full())):
             raise SpecError("cross-attention sees all of another sequence; it takes no `position` and no `mask`.")
         return AttentionPart(self, site)

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.convolution import Span, back_in_place, laid, left_behind, weighted
 
 
@@ -34,8 +33,7 @@ class DynamicConv(PartSpec, kind="dynamic_conv"):
         return (cls(), cls(kernel=5, heads=2, pointwise=True))
 
     def build(self, site: Site) -> "DynamicConvPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
+        site.head_width(self.heads)  # raises SpecError unless the groups are equal
         return DynamicConvPart(self, site)
 
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
@@ -27,15 +26,13 @@ class GatedLinear(PartSpec, kind="gated_linear"):
     """Divides the log-decay; larger remembers longer."""
 
     def build(self, site: Site) -> "GatedLinearPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         return GatedLinearPart(self, site)
 
 
 class GatedLinearPart(Part):
     def __init__(self, spec: GatedLinear, site: Site):
         super().__init__()
-        self.h, self.c, self.tau = spec.heads, site.dim // spec.heads, spec.gate_temperature
+        self.h, self.c, self.tau = spec.heads, site.head_width(spec.heads), spec.gate_temperature
         self.width = site.width or site.dim
         self.qkva = Linear(site.dim, (site.dim,) * 4, role=("query", "key", "value", "gate"), heads=self.h)
         self.out = Linear(site.dim, self.width, role="out")

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Call, Count, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
 from anyformer.ops.feature_attention import all_sums, past_sums, sums_flops
 
@@ -30,8 +29,6 @@ class LinearAttention(PartSpec, kind="linear_attention"):
     """What makes queries and keys positive: elu(x) + 1 or relu(x)."""
 
     def build(self, site: Site) -> "LinearAttentionPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         return LinearAttentionPart(self, site)
 
     @classmethod
@@ -42,7 +39,7 @@ class LinearAttention(PartSpec, kind="linear_attention"):
 class LinearAttentionPart(Part):
     def __init__(self, spec: LinearAttention, site: Site):
         super().__init__()
-        self.h, self.c, self.causal = spec.heads, site.dim // spec.heads, site.causal
+        self.h, self.c, self.causal = spec.heads, site.head_width(spec.heads), site.causal
         self.width, self.feature = site.width or site.dim, spec.feature
         self.qkv = Linear(site.dim, (site.dim,) * 3, role=("query", "key", "value"), heads=self.h)
         self.out = Linear(site.dim, self.width, role="out")

@@ -41,8 +41,6 @@ class Linformer(PartSpec, kind="linformer"):
     """One E and one F for each head; for all heads; one matrix for both; the same one in every layer."""
 
     def build(self, site: Site) -> "LinformerPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         if site.causal:
             raise SpecError(
                 "linformer mixes the future into every key. Use it in an encoder, or attention with a window."
@@ -85,7 +83,7 @@ class Projection(Module):
 class LinformerPart(Part):
     def __init__(self, spec: Linformer, site: Site):
         super().__init__()
-        self.h, self.c, self.rank = spec.heads, site.dim // spec.heads, spec.rank
+        self.h, self.c, self.rank = spec.heads, site.head_width(spec.heads), spec.rank
         self.scale, self.rule = self.c**-0.5, Full()
         self.qkv = Linear(site.dim, (site.dim,) * 3, role=("query", "key", "value"), heads=self.h)
         self.out = Linear(site.dim, site.dim, role="out")

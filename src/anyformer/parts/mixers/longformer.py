@@ -40,8 +40,6 @@ class Longformer(PartSpec, kind="longformer"):
     """Dropout on the attention weights."""
 
     def build(self, site: Site) -> "LongformerPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         if site.causal:
             raise SpecError(
                 "longformer's global tokens see the future. Use it in an encoder, or attention with a window."
@@ -56,7 +54,7 @@ class Longformer(PartSpec, kind="longformer"):
 class LongformerPart(Part):
     def __init__(self, spec: Longformer, site: Site):
         super().__init__()
-        self.h, self.c, self.tokens = spec.heads, site.dim // spec.heads, spec.tokens
+        self.h, self.c, self.tokens = spec.heads, site.head_width(spec.heads), spec.tokens
         self.scale, self.dropout = self.c**-0.5, spec.dropout
         self.local, self.full = Window(size=spec.window) | GlobalTokens(tokens=spec.tokens), Full()
         dim, heads = site.dim, self.h

@@ -38,8 +38,6 @@ class MemoryCompressed(PartSpec, kind="memory_compressed"):
     """Dropout on the attention weights."""
 
     def build(self, site: Site) -> "MemoryCompressedPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         return MemoryCompressedPart(self, site)
 
     @classmethod
@@ -72,7 +70,7 @@ class Blocks(NamedTuple):
 class MemoryCompressedPart(Part):
     def __init__(self, spec: MemoryCompressed, site: Site):
         super().__init__()
-        self.h, self.c, self.stride = spec.heads, site.dim // spec.heads, spec.stride
+        self.h, self.c, self.stride = spec.heads, site.head_width(spec.heads), spec.stride
         self.firsts = 0 if spec.stride == 1 else 1  # blocks of one token are complete at once
         self.rule, self.scale, self.dropout = Causal(), self.c**-0.5, spec.dropout
         self.qkv = Linear(site.dim, (site.dim,) * 3, role=("query", "key", "value"), heads=self.h)

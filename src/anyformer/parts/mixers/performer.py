@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Site, Tap
-from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32, no_autocast
 from anyformer.ops.feature_attention import all_sums, past_sums, sums_flops
 
@@ -34,8 +33,6 @@ class Performer(PartSpec, kind="performer"):
     """Random features of each head; the error falls with their square root, cost and state grow with them."""
 
     def build(self, site: Site) -> "PerformerPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         return PerformerPart(self, site)
 
     @classmethod
@@ -49,7 +46,7 @@ class PerformerPart(Part):
 
     def __init__(self, spec: Performer, site: Site):
         super().__init__()
-        self.h, self.c, self.m, self.causal = spec.heads, site.dim // spec.heads, spec.features, site.causal
+        self.h, self.c, self.m, self.causal = spec.heads, site.head_width(spec.heads), spec.features, site.causal
         self.width = site.width or site.dim
         self.qkv = Linear(site.dim, (site.dim,) * 3, role=("query", "key", "value"), heads=self.h)
         self.out = Linear(site.dim, self.width, role="out")

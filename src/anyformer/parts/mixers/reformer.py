@@ -52,8 +52,6 @@ class Reformer(PartSpec, kind="reformer"):
             raise SpecError(f"buckets={self.buckets} must be 1 or even: each direction has an opposite.")
 
     def build(self, site: Site) -> "ReformerPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         return ReformerPart(self, site)
 
     @classmethod
@@ -79,7 +77,7 @@ class ReformerPart(Part):
 
     def __init__(self, spec: Reformer, site: Site):
         super().__init__()
-        self.h, self.c, self.causal = spec.heads, site.dim // spec.heads, site.causal
+        self.h, self.c, self.causal = spec.heads, site.head_width(spec.heads), site.causal
         self.buckets, self.rounds, self.window, self.itself = spec.buckets, spec.rounds, spec.window, spec.itself
         self.width = site.width or site.dim
         self.qv = Linear(site.dim, (site.dim,) * 2, role=("query", "value"), heads=self.h)

@@ -41,8 +41,6 @@ class SegmentMemory(PartSpec, kind="segment_memory"):
     """Dropout on the attention weights."""
 
     def build(self, site: Site) -> "SegmentMemoryPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         if site.causal:
             raise SpecError("segment_memory sees all of a segment. Use it in an encoder, or transformer_xl.")
         return SegmentMemoryPart(self, site)
@@ -64,7 +62,7 @@ class Past(NamedTuple):
 class SegmentMemoryPart(Part):
     def __init__(self, spec: SegmentMemory, site: Site):
         super().__init__()
-        self.h, self.c, self.memory = spec.heads, site.dim // spec.heads, spec.memory
+        self.h, self.c, self.memory = spec.heads, site.head_width(spec.heads), spec.memory
         self.rule, self.scale, self.dropout = spec.mask or Full(), self.c**-0.5, spec.dropout
         self.pair_flops = 4 * site.dim  # a score and a weighted value in every head
         self.q = Linear(site.dim, site.dim, role="query", heads=self.h)

@@ -18,7 +18,6 @@ from anyformer.core import Call, Chance, Count, Linear, Out, Part, PartSpec, Pos
 from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Causal, Full
 from anyformer.core.part import Bias, Heads, Position
-from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import (
     AttentionCall,
@@ -56,8 +55,6 @@ class Synthesizer(PartSpec, kind="synthesizer"):
     """Dropout on the attention weights."""
 
     def build(self, site: Site) -> "SynthesizerPart":
-        if self.head_dim is None and site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
         return SynthesizerPart(self, site)
 
     @property
@@ -147,7 +144,7 @@ SCORES = {"dense": DenseScores, "random": RandomScores, "factorized_random": Fac
 class SynthesizerPart(Part):
     def __init__(self, spec: Synthesizer, site: Site):
         super().__init__()
-        self.h, self.c = spec.heads, spec.head_dim or site.dim // spec.heads
+        self.h, self.c = spec.heads, spec.head_dim or site.head_width(spec.heads, ", or give head_dim")
         self.scale, self.dropout = spec.scale or self.c**-0.5, spec.dropout
         self.rule, self.has_keys = Causal() if site.causal else Full(), "key" in spec.projections
         # a weighted value in every head, and a dot product where there are keys

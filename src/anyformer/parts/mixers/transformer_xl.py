@@ -16,7 +16,6 @@ from anyformer.core.frame import Frame, Marks, Memory
 from anyformer.core.masks import Causal
 from anyformer.core.module import Call, Linear, Site, Tap
 from anyformer.core.part import Heads, Out, Part, PartSpec, PositionSpec
-from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys
 from anyformer.parts.masks.window import Window
@@ -41,8 +40,6 @@ class TransformerXL(PartSpec, kind="transformer_xl"):
     """Adds a learned bias to the projections."""
 
     def build(self, site: Site) -> "TransformerXLPart":
-        if site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}.")
         return TransformerXLPart(self, site)
 
     @classmethod
@@ -62,7 +59,7 @@ class Ring(NamedTuple):
 class TransformerXLPart(Part):
     def __init__(self, spec: TransformerXL, site: Site):
         super().__init__()
-        self.h, self.c, self.memory = spec.heads, site.dim // spec.heads, spec.memory
+        self.h, self.c, self.memory = spec.heads, site.head_width(spec.heads), spec.memory
         self.scale = self.c**-0.5
         self.pair_flops = 4 * self.h * self.c  # a score and a weighted value in every head
         self.rule = Window(size=spec.memory + 1) & Causal()

@@ -45,8 +45,6 @@ class WeightedAttention(PartSpec, kind="weighted_attention"):
     """Dropout on the attention weights and on the hidden values."""
 
     def build(self, site: Site) -> "WeightedAttentionPart":
-        if self.head_dim is None and site.dim % self.heads:
-            raise SpecError(f"heads={self.heads} must divide dim={site.dim}; or give head_dim.")
         if site.source == "memory" and self.position is not None:
             raise SpecError("cross-attention sees all of another sequence; it takes no `position`.")
         return WeightedAttentionPart(self, site)
@@ -55,7 +53,7 @@ class WeightedAttention(PartSpec, kind="weighted_attention"):
 class WeightedAttentionPart(Part):
     def __init__(self, spec: WeightedAttention, site: Site):
         super().__init__()
-        self.h, self.c = spec.heads, spec.head_dim or site.dim // spec.heads
+        self.h, self.c = spec.heads, spec.head_dim or site.head_width(spec.heads, ", or give head_dim")
         self.scale, self.dropout = spec.scale or self.c**-0.5, spec.dropout
         self.cross = site.source == "memory"
         self.rule = Causal() if site.causal and not self.cross else Full()
