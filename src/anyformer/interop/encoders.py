@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from anyformer.interop.family import NUM_LABELS
-from anyformer.interop.mapping import ACTIVATIONS, Conversion, Entry, Variant, key, linear, norm, tensor
+from anyformer.interop.mapping import ACTIVATIONS, Conversion, Entry, Variant, Variants, key, linear, norm, tensor
 from anyformer.interop.shapes import FEED, LAYER, LOOK, block, layers
 from anyformer.models import Encoder
 from anyformer.parts.channels.mlp import MLP
@@ -73,6 +73,21 @@ def text_classes(dense: str, classes: str = "classifier") -> Variant:
 def token_classes() -> Variant:
     """A class for each token."""
     return Variant(TokenClassifier(classes=2), (*linear("head.classes", "classifier"),))
+
+
+def encoder_heads(name: str, words: Variant, texts: tuple[bool, Variant], pooled: Variant) -> Variants:
+    """The heads of a family with this class name, by architecture and whether the file has a pooler. `texts`: the head
+    for classes of texts, and whether it has one."""
+    return Variants(
+        {
+            (f"{name}ForMaskedLM", False): words,
+            (f"{name}ForMaskedLM", True): words,  # an older file, with a pooler that is not used
+            (f"{name}ForSequenceClassification", texts[0]): texts[1],
+            (f"{name}ForTokenClassification", False): token_classes(),
+            (f"{name}Model", True): pooled,
+            (f"{name}Model", False): BODY,
+        }
+    )
 
 
 def bert_entry(theirs: str, types: bool = True) -> Iterator[Entry]:

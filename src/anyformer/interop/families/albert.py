@@ -3,33 +3,23 @@
 from collections.abc import Iterator
 
 from anyformer.interop.encoders import (
-    BODY,
     CLASSES,
     COMMON,
     POST_NORM,
     SHAPE,
     bert_entry,
+    encoder_heads,
     masked_words,
     pooler,
     text_classes,
-    token_classes,
 )
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import Entry, Variants, key, linear, norm
+from anyformer.interop.mapping import Entry, key, linear, norm
 from anyformer.models import Encoder
 from anyformer.parts.embeddings.factorized import Factorized
 
 WORDS = masked_words("predictions.dense", "predictions.LayerNorm", "predictions.bias")
-HEADS = Variants(
-    {
-        ("AlbertForMaskedLM", False): WORDS,
-        ("AlbertForMaskedLM", True): WORDS,  # an older file, with a pooler that is not used
-        ("AlbertForSequenceClassification", True): text_classes("albert.pooler"),
-        ("AlbertForTokenClassification", False): token_classes(),
-        ("AlbertModel", True): pooler("albert.pooler"),
-        ("AlbertModel", False): BODY,
-    }
-)
+HEADS = encoder_heads("Albert", WORDS, (True, text_classes("albert.pooler")), pooler("albert.pooler"))
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:

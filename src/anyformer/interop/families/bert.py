@@ -3,34 +3,24 @@
 from collections.abc import Iterator
 
 from anyformer.interop.encoders import (
-    BODY,
     CLASSES,
     COMMON,
     POST_NORM,
     SHAPE,
     bert_entry,
     bert_layers,
+    encoder_heads,
     masked_words,
     pooler,
     text_classes,
-    token_classes,
 )
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import Entry, Variants, key
+from anyformer.interop.mapping import Entry, key
 from anyformer.models import Encoder
 
 LAYER = "cls.predictions.transform"
 WORDS = masked_words(f"{LAYER}.dense", f"{LAYER}.LayerNorm", "cls.predictions.bias")
-HEADS = Variants(
-    {
-        ("BertForMaskedLM", False): WORDS,
-        ("BertForMaskedLM", True): WORDS,  # an older file, with a pooler that is not used
-        ("BertForSequenceClassification", True): text_classes("bert.pooler.dense"),
-        ("BertForTokenClassification", False): token_classes(),
-        ("BertModel", True): pooler("bert.pooler.dense"),
-        ("BertModel", False): BODY,
-    }
-)
+HEADS = encoder_heads("Bert", WORDS, (True, text_classes("bert.pooler.dense")), pooler("bert.pooler.dense"))
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:

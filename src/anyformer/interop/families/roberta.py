@@ -3,34 +3,25 @@
 from collections.abc import Iterator
 
 from anyformer.interop.encoders import (
-    BODY,
     CLASSES,
     COMMON,
     POST_NORM,
     SHAPE,
     bert_entry,
     bert_layers,
+    encoder_heads,
     masked_words,
     pooler,
     text_classes,
-    token_classes,
 )
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import Conversion, Entry, Variants, key
+from anyformer.interop.mapping import Conversion, Entry, key
 from anyformer.models import Encoder
 from anyformer.parts.positions.learned import LearnedPosition
 
 WORDS = masked_words("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
-HEADS = Variants(
-    {
-        ("RobertaForMaskedLM", False): WORDS,
-        ("RobertaForMaskedLM", True): WORDS,  # an older file, with a pooler that is not used
-        ("RobertaForSequenceClassification", False): text_classes("classifier.dense", "classifier.out_proj"),
-        ("RobertaForTokenClassification", False): token_classes(),
-        ("RobertaModel", True): pooler("roberta.pooler.dense"),
-        ("RobertaModel", False): BODY,
-    }
-)
+TEXTS = text_classes("classifier.dense", "classifier.out_proj")
+HEADS = encoder_heads("Roberta", WORDS, (False, TEXTS), pooler("roberta.pooler.dense"))
 
 
 def tensors(spec: Encoder) -> Iterator[Entry]:
