@@ -117,7 +117,7 @@ class Outcome(NamedTuple):
     """Exit code if the run was interrupted: 130 by Ctrl-C, 143 by SIGTERM; otherwise 0."""
 
 
-def run_task(task: RunTask, tell: Notify = lambda: None) -> Outcome:
+def run_task(task: RunTask, notify: Notify = lambda: None) -> Outcome:
     """Trains and judges a run, unless that is done. An error ends only the run in which it occurs."""
     for file in task.imports:
         import_file(file)
@@ -125,7 +125,7 @@ def run_task(task: RunTask, tell: Notify = lambda: None) -> Outcome:
     torch.set_num_threads(task.threads)
     torch.compiler.reset()  # drop graphs compiled for another run
     try:
-        return Outcome(task, _try_rate(task, tell) if task.seed is None else _run_seed(task, task.seed, tell))
+        return Outcome(task, _try_rate(task, notify) if task.seed is None else _run_seed(task, task.seed, notify))
     except Interrupted as error:
         return Outcome(task, "interrupted", error.exit_code)
     except KeyboardInterrupt:
@@ -134,7 +134,7 @@ def run_task(task: RunTask, tell: Notify = lambda: None) -> Outcome:
         torch.set_num_threads(before)
 
 
-def _try_rate(task: RunTask, tell: Notify) -> str:
+def _try_rate(task: RunTask, notify: Notify) -> str:
     """Trains a trial, a fraction of a run; returns the reason of a failure, or an empty string."""
     folder = StudyFolder(task.folder)
     file, share = folder.recipe_file(task.arm), folder.spec.tuning.share
@@ -145,14 +145,14 @@ def _try_rate(task: RunTask, tell: Notify) -> str:
     short = (f"evaluate.every={every}", "checkpoint.every=0", "checkpoint.keep_best=false", "sample.tokens=1", budget)
     seeds = _seeds(task.arm, recipe.seed + TRIAL_SEED)
     out = folder.trial(task.arm, task.rate)
-    return _finish(out, file, (*short, *seeds, f"optimizer.lr={task.rate!r}"), task.cache, _Moving(tell))
+    return _finish(out, file, (*short, *seeds, f"optimizer.lr={task.rate!r}"), task.cache, _Moving(notify))
 
 
-def _run_seed(task: RunTask, number: int, tell: Notify) -> str:
+def _run_seed(task: RunTask, number: int, notify: Notify) -> str:
     """Trains and judges a run and, if it is complete, fine-tunes and scores it on each downstream task. Returns the
     reason of a failure of the run, or an empty string."""
     folder = StudyFolder(task.folder)
-    file, run, watcher = folder.recipe_file(task.arm), folder.run(task.arm, number), _Moving(tell)
+    file, run, watcher = folder.recipe_file(task.arm), folder.run(task.arm, number), _Moving(notify)
     seeds = _seeds(task.arm, load_recipe(file).recipe.seed + number)
     why = _finish(run, file, (*seeds, f"optimizer.lr={task.rate!r}"), task.cache, watcher)
     if standing(run)[0] != "complete":
@@ -164,7 +164,7 @@ def _run_seed(task: RunTask, number: int, tell: Notify) -> str:
     start = f"init_from={json.dumps(str(run))}"
     for name, metric in folder.tasks.items():
         out, recipe = folder.later(task.arm, number, name), folder.later_recipe(task.arm, name)
-        if not _finish(out, recipe, (*seeds, start), task.cache, _Moving(tell)):
+        if not _finish(out, recipe, (*seeds, start), task.cache, _Moving(notify)):
             score(out, metric)
     return why
 
@@ -205,11 +205,11 @@ def _finish(out: Path, recipe: Path, overrides: Sequence[str], cache: Path | Non
 class _Moving(KeepTrainer):
     """Calls a function after every step, and keeps the trainer."""
 
-    def __init__(self, tell: Notify):
-        self.tell = tell
+    def __init__(self, notify: Notify):
+        self.notify = notify
 
     def stepped(self, session: Session) -> tuple[Observer, ...]:
         def moved(step: Step) -> None:
-            self.tell()
+            self.notify()
 
         return (moved,)

@@ -38,13 +38,13 @@ class Workers(Protocol):
         """Ends all processes."""
 
 
-def workers_for(spec: StudySpec, folder: Path, arms: int, tell: Notify, deadline: float | None) -> Workers:
-    """The workers of a study. `deadline`: when to stop, by `time.monotonic`; `tell` is called regularly."""
+def workers_for(spec: StudySpec, folder: Path, arms: int, notify: Notify, deadline: float | None) -> Workers:
+    """The workers of a study. `deadline`: when to stop, by `time.monotonic`; `notify` is called regularly."""
     jobs = jobs_of(spec, arms)
     if spec.launch == "ray":
-        return RayCluster(folder, tell, deadline)
+        return RayCluster(folder, notify, deadline)
     # Only a process can be stopped from outside at any moment.
-    return ThisProcess(folder, tell) if jobs == 1 and deadline is None else Processes(jobs, folder, tell, deadline)
+    return ThisProcess(folder, notify) if jobs == 1 and deadline is None else Processes(jobs, folder, notify, deadline)
 
 
 def jobs_of(spec: StudySpec, arms: int) -> int:
@@ -65,17 +65,17 @@ def go_on(folder: Path) -> str:
 class ThisProcess:
     """Runs tasks one after the other in this process."""
 
-    def __init__(self, folder: Path, tell: Notify):
-        self.folder, self.tell = folder, tell
+    def __init__(self, folder: Path, notify: Notify):
+        self.folder, self.notify = folder, notify
 
     def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
         outcomes = []
         for task in tasks:
-            self.tell()
-            outcomes.append(run_task(task, self.tell))
+            self.notify()
+            outcomes.append(run_task(task, self.notify))
             if code := outcomes[-1].stopped:
                 raise Interrupted(f"interrupted: {go_on(self.folder)}", code)
-        self.tell()
+        self.notify()
         return outcomes
 
     def close(self) -> None:
@@ -85,8 +85,8 @@ class ThisProcess:
 class Processes:
     """Worker processes of this machine, started with the first task and used until they are closed."""
 
-    def __init__(self, jobs: int, folder: Path, tell: Notify, deadline: float | None):
-        self.folder, self.tell, self.deadline = folder, tell, deadline
+    def __init__(self, jobs: int, folder: Path, notify: Notify, deadline: float | None):
+        self.folder, self.notify, self.deadline = folder, notify, deadline
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         self.stop, self.inbox, self.outbox = context.Event(), context.Queue(), context.Queue()
         self.workers = [
@@ -106,7 +106,7 @@ class Processes:
             while len(outcomes) < len(tasks) and not self.stop.is_set():
                 with suppress(Empty):
                     outcomes.append(self.outbox.get(timeout=POLL_S))
-                self.tell()
+                self.notify()
                 if self._late() or interruption.caught or any(worker.exitcode for worker in self.workers):
                     self.stop.set()
             if self.stop.is_set():
@@ -120,7 +120,7 @@ class Processes:
             raise Interrupted(f"interrupted: {go_on(self.folder)}", 128 + interruption.caught)
         if self.stop.is_set() and len(outcomes) < len(tasks):
             raise out_of_time(self.folder)
-        self.tell()
+        self.notify()
         return outcomes
 
     def _late(self) -> bool:
@@ -169,8 +169,8 @@ def _watch(stop: Event) -> None:
 class RayCluster:
     """A Ray cluster whose machines share the study folder and the cache."""
 
-    def __init__(self, folder: Path, tell: Notify, deadline: float | None):
-        self.folder, self.tell, self.deadline = folder, tell, deadline
+    def __init__(self, folder: Path, notify: Notify, deadline: float | None):
+        self.folder, self.notify, self.deadline = folder, notify, deadline
 
     def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
         try:
@@ -186,7 +186,7 @@ class RayCluster:
             waiting.append(work.remote(replace(task, folder=task.folder.absolute(), cache=cache)))
         left = list(waiting)
         while left:
-            self.tell()
+            self.notify()
             _, left = ray.wait(left, timeout=POLL_S)
             if left and self.deadline is not None and time.monotonic() >= self.deadline:
                 for reference in left:
