@@ -69,7 +69,7 @@ def _rows(predictor: Predictor, record: Record, labelled: bool) -> list[Encoded]
 
 
 def checked(predictor: Predictor, record: Record) -> Record:
-    """The record, if it has the fields that the model was trained on, and classes that it knows."""
+    """The record, if it has the fields that the model was trained on, and classes of its training data."""
     contents = predictor.contents
     needs = {
         "target": (contents.pair, record.target),

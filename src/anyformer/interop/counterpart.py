@@ -48,7 +48,7 @@ class Counterpart:
             raise CheckpointError(f"{unknown[0]}: has no counterpart in {self.architecture}.")
         dtype = next(iter(mine.values())).dtype
         for name, like in shapes.items():
-            if name not in mine:  # a tensor that only they have: `can_widen` knows them all
+            if name not in mine:  # a tensor that only they have; `can_widen` lists them all
                 mine[name] = torch.full(like.shape, float(name.endswith(".gain")), dtype=dtype)
         theirs = to_theirs(self.family.tensors(self.spec), mine)
         if self.architecture.endswith("Model") and not self.architecture.endswith(_BODIES):

@@ -157,7 +157,7 @@ def write_graph(folder: Path, spec: ModelSpec, model: Model) -> tuple[OnnxGraph,
 
 
 def refuse_kind(spec: ModelSpec) -> Single:
-    """The spec, if ONNX export knows its kind; SpecError names the kind otherwise, or a package that is missing."""
+    """The spec, if ONNX export supports its kind; SpecError names the kind otherwise, or a package that is missing."""
     if not isinstance(spec, Single):
         raise SpecError(
             f"model.kind={spec.kind}: two stacks that call each other are not exported to ONNX. "

@@ -25,7 +25,7 @@ class Corrupted(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Share of words that is chosen, and the shares of those that become <mask> or another word; the rest stays."""
+    """Share of words that is chosen, and shares of the chosen that become <mask> or another word; the rest stays."""
 
     chosen: float
     masked: float

@@ -37,7 +37,7 @@ def sizes(length: int, share: float, mean: float, most: int) -> tuple[int, int]:
 
 
 def choose(length: int, tokens: int, spans: int, rng: torch.Generator) -> list[bool]:
-    """Which tokens are cut out: spans that stay and go take turns, lengths drawn evenly among all that add up."""
+    """Which tokens are cut out: kept and cut spans alternate, with lengths drawn evenly among all that add up."""
     stay, gone = _divide(length - tokens, spans, rng), _divide(tokens, spans, rng)
     return [cut for pair in zip(stay, gone, strict=True) for cut in [False] * pair[0] + [True] * pair[1]]
 

@@ -1,6 +1,6 @@
 """The bases of optimisers and of learning-rate schedules: specs that build them, and their interface for the trainer.
 
-A table says how tensors are treated by their role; `RateTransfer` is the base of every rule by which learning rates
+A table gives the treatment of a tensor by its role; `RateTransfer` is the base of every rule by which learning rates
 transfer from small models to large ones.
 
 The update rules are torch optimisers, from torch or written here. `Optimizer` sets their learning rate at each step and
@@ -157,7 +157,7 @@ def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
     """
     tensors = [parameter for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm([tensor.grad for tensor in tensors if tensor.grad is not None])
-    norm = norm.full_tensor() if is_sharded(norm) else norm  # each rank knows the norm of its shard only
+    norm = norm.full_tensor() if is_sharded(norm) else norm  # each rank has the norm of its shard only
     if max_norm is not None:
         clip_grads_with_norm_(tensors, max_norm, norm)
     return norm

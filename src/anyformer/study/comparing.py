@@ -185,7 +185,7 @@ class _Runs:
     folder: StudyFolder
     cache: Path | None
     outcomes: list[Outcome]
-    """Outcomes so far, which tell why a run without a folder failed."""
+    """Outcomes so far, with the reason of a failure for runs without a folder."""
 
     def all(self, workers: Workers) -> None:
         """Tries learning rates, then trains every arm with every seed. All arms of a seed come before the next seed,

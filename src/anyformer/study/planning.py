@@ -235,7 +235,7 @@ def _refuse_other_data(recipes: Mapping[str, Recipe]) -> None:
 
 
 def _refuse_unfit_starts(study: Study, recipes: Mapping[str, Recipe], prepared: Prepared) -> None:
-    """Raises SpecError if an arm starts from a run that knows words by other ids than the prepared data, or whose
+    """Raises SpecError if an arm starts from a run that has other ids for words than the prepared data, or whose
     weights have read records that the study holds out."""
     for name, recipe in recipes.items():
         folder = Path(recipe.init_from or "")

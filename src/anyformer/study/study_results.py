@@ -218,7 +218,7 @@ def interval_facts(interval: Interval) -> dict[str, float | None]:
 
 
 def _basis(judged: Judgement) -> str:
-    """The sentence that tells on which data the verdict rests."""
+    """The sentence about the data that the verdict rests on."""
     if judged.split == "test":
         return f"Judged on {judged.basis}, with the checkpoint of the lowest validation loss of each run."
     return f"Judged on {judged.basis} with the last checkpoint of each run, since the best one was chosen there."

@@ -64,7 +64,7 @@ class Batch(RowTensors):
 
     tokens: Int[Tensor, "b t"]
     frame: Frame
-    """`frame.valid` is the one place that says which tokens exist."""
+    """`frame.valid` alone tells tokens from padding."""
     features: Float[Tensor, "b t f"] | None = None
     """Input vectors of positions that are no tokens."""
     targets: Int[Tensor, "b t"] | None = None

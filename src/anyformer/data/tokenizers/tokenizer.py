@@ -45,7 +45,7 @@ MOST_BYTES = 1 << 28
 NO_ROLES: Mapping[str, str] = MappingProxyType({})
 MOST_IDS = 1 << 24
 _RARE = "\ue000 \U0010fffd"
-"""Characters of no script: a tokenizer that knows unknown words calls these unknown."""
+"""Characters of no script: they become the unknown token, if the tokenizer has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +236,8 @@ WHITE_SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """White space as the library has it; Python's \\s has four control characters more."""
 _SIGN = "!-/:-@[-`{-~"
 _WORDS = re.compile(f"[^{WHITE_SPACE}]+")
-# The library's byte-level pattern where it meets ASCII only. Elsewhere the rest of the word is one unit: which of the
-# other characters are letters, only the library knows.
+# The library's byte-level pattern where it meets ASCII only. Elsewhere the rest of the word is one unit: the
+# library alone defines which of the other characters are letters.
 _ASCII_NEXT = r"(?![^\x00-\x7f])"
 _BYTE_LEVEL = re.compile(
     f" ?[A-Za-z]++{_ASCII_NEXT}"

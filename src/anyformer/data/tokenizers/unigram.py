@@ -1,4 +1,4 @@
-"""Unigram language model: starts from many pieces and drops those that the likelihood misses least.
+"""Unigram language model: starts from many pieces and drops those whose removal lowers the likelihood least.
 
 x = argmax over the ways to cut the text of  sum_i log p(x_i)     (arXiv 1804.10959; EM to learn p, Viterbi to read)
 

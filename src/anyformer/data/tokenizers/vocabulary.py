@@ -23,7 +23,7 @@ ANY_CHARACTER = r"[\s\S]"
 
 
 class Vocabulary(NamedTuple):
-    """Ids of a tokenizer. Special ids never come from text, whatever the text says."""
+    """Ids of a tokenizer. Special ids never come from text, even if it contains their names."""
 
     size: int
     pad: int

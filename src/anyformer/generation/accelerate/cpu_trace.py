@@ -68,7 +68,7 @@ def script(calls: Sequence[TracedCall], inputs: int, outputs: Sequence[str], wri
     """Source of `prepare(i0, ...)`, which returns `play(i0, ...)`, which returns the outputs. `written`: memory that a
     call writes to."""
     names, useful, needed = _Names(), set(outputs), list[TracedCall]()
-    for call in reversed(calls):  # without those that neither write in place nor lead to an output
+    for call in reversed(calls):  # without calls that neither write in place nor lead to an output
         if call.writes or not useful.isdisjoint(call.makes):
             useful.update(call.reads)
             needed.append(call)

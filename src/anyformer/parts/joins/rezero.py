@@ -24,7 +24,7 @@ class ReZero(JoinSpec, kind="rezero"):
 class ReZeroModule(Join):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = param((1,), "scalar")  # one number; sharding knows no tensors without dimensions
+        self.weight = param((1,), "scalar")  # one number with a dimension, since FSDP cannot shard a scalar
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.weight * y

@@ -27,7 +27,7 @@ class ScaleNormModule(Norm):
     def __init__(self, spec: ScaleNorm, dim: int):
         super().__init__()
         self.eps, self.dim = spec.eps, dim
-        self.length = param((1,), "gain")  # one number; sharding knows no tensors without dimensions
+        self.length = param((1,), "gain")  # one number with a dimension, since FSDP cannot shard a scalar
 
     def init(self, fill: Fill) -> None:
         self.length.fill_(self.dim**0.5)  # where root-mean-square normalisation starts

@@ -1,4 +1,4 @@
-"""The training loop. It yields a `Step` after each update and knows no logger: observers do the rest.
+"""The training loop. It yields a `Step` after each update; logging and saving are left to observers.
 
 loss = sum over terms of (sum over everything that counts) / (count over all micro-batches and ranks)
 """
@@ -144,7 +144,7 @@ class Trainer:
             started = time.perf_counter()
 
     def finished(self) -> bool:
-        """True if the budget is spent, or the validation loss says that the model over-fits (`train.stop`)."""
+        """True if the budget is spent, or the validation loss shows that the model over-fits (`train.stop`)."""
         progress, stop = self.progress, self.recipe.train.stop
         return self.budget.spent(progress.step, progress.wall_s) or 0 < stop <= progress.worse
 

@@ -81,7 +81,7 @@ def reasons(origins: Collection[str]) -> list[str]:
 
 
 def rule_for(extent: Extent, device: Device) -> Rule | None:
-    """The first rule that fits; None: no rule knows the form of the data, and the defaults of a recipe apply."""
+    """The first rule that fits; None: no rule is for data of this form, and the defaults of a recipe apply."""
     form, size = extent.contents.form, math.inf if extent.more else extent.characters
     fitting = (rule for rule in RULES if form in rule.forms and device in rule.devices and size <= rule.up_to)
     return next(fitting, None)

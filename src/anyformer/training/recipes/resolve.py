@@ -356,7 +356,7 @@ def _likely_vocabulary(document: TomlLayers) -> int:
 
 
 def refuse_other_tokenizer(objective: Objective, prepared: Prepared) -> None:
-    """Raises SpecError if a model of another run knows words by other ids than the prepared data."""
+    """Raises SpecError if a model of another run has other ids for words than the prepared data."""
     for name, folder in objective.pretrained.items():
         if Tokenizer.load(Path(folder) / TOKENIZER).fingerprint() != prepared.tokenizer.fingerprint():
             raise SpecError(
