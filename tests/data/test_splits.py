@@ -96,8 +96,12 @@ def test_a_lone_document_is_cut_at_a_space() -> None:
 @pytest.mark.parametrize(
     ("by", "record", "words"),
     [
-        ("given", Record("a", where="f:3"), "f:3: no split"),
-        ("group", Record("a", where="f:3"), "f:3: no group"),
+        (
+            "given",
+            Record("a", where="f:3"),
+            "f:3: no split.*needs train, valid or test in every record. Use data.split=fraction",
+        ),
+        ("group", Record("a", where="f:3"), "f:3: no group.*needs one in every record. Use data.split=fraction"),
         ("auto", Record("a", split="dev", where="f:3"), "f:3: split 'dev'"),
     ],
 )

@@ -24,7 +24,7 @@ class Unknown(Check, kind="unknown"):
             unknown[item.split] += count
             if count:
                 places[item.split].add(item.record.where)
-        hint = "A larger tokenizer.size helps, and tokenizer.kind=bpe knows everything."
+        hint = "A larger tokenizer.size helps, and tokenizer.kind=bpe has no unknown tokens."
         return [
             self.finding(f"{part(unknown[split], total, 'tokens')} of {split} are unknown. {hint}", places[split].where)
             for split, total in totals.items()

@@ -54,7 +54,10 @@ class Splitter:
     def place(self, record: Record) -> float:
         """0..1: the same for all records of a group, or of a text."""
         if record.group is None and self.by == "group":
-            raise DataError(f"{record.where}: no group, but data.split=group wants one for every record.")
+            raise DataError(
+                f"{record.where}: no group, but data.split=group needs one in every record. Use "
+                "data.split=fraction, or add the group."
+            )
         return digest(record.text if record.group is None else record.group, self.seed) / 2**64
 
     def leaks(self, records: list[Record]) -> list[bool]:
@@ -70,7 +73,10 @@ class Splitter:
         if self.by in ("group", "fraction"):
             return None
         if record.split is None and self.by == "given":
-            raise DataError(f"{record.where}: no split, but data.split=given wants train, valid or test everywhere.")
+            raise DataError(
+                f"{record.where}: no split, but data.split=given needs train, valid or test in every record. Use "
+                "data.split=fraction, or add the split."
+            )
         if record.split not in (None, *SPLITS):
             raise DataError(f"{record.where}: split {record.split!r} is none of {', '.join(SPLITS)}.")
         return record.split
