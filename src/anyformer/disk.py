@@ -4,11 +4,13 @@ Only the standard library is imported: `runs` and `report` list checkpoints with
 """
 
 import hashlib
+import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 RECIPE, SOURCES, ENVIRONMENT = "recipe.toml", "sources.json", "environment.json"
 METRICS, EVENTS, TOKENIZER = "metrics.jsonl", "events.log", "tokenizer.json"
@@ -45,6 +47,18 @@ def write_atomically(path: Path, text: str) -> None:
     write(fresh, text)
     os.replace(fresh, path)
     sync(path.parent)
+
+
+def read_object(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+    """The table in a JSON file, or in a file of another format. ValueError for anything else, also for a text that is
+    nested too deeply for its parser."""
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("holds no table")
+    return value
 
 
 def store(path: Path, content: str | bytes) -> Path:

@@ -30,6 +30,7 @@ from anyformer.disk import (
     EVALUATIONS,
     METRICS,
     TOKENIZER,
+    read_object,
     step_name,
     step_of,
     write,
@@ -87,10 +88,10 @@ class Run:
     def metrics(self) -> Iterator[Mapping[str, Any]]:
         """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
         file = self.folder / METRICS
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
             try:
                 yield json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return
 
     @property
@@ -179,7 +180,7 @@ class Run:
     def _temperature(self, path: Path) -> float:
         """The stored temperature of a checkpoint; 1 if it was not calibrated."""
         with suppress(OSError, ValueError, KeyError):
-            facts = json.loads((self.folder / CALIBRATION).read_text(encoding="utf-8"))
+            facts = read_object(self.folder / CALIBRATION)
             return float(facts["temperature"]) if facts["step"] == step_of(path.name) else 1.0
         return 1.0
 

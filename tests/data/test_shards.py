@@ -47,7 +47,9 @@ def test_a_harmed_file_is_named(tmp_path: Path, name: str, harm: str) -> None:
         Prepared.open(tmp_path / "d")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"format": 1}', '{"files": []}', pytest.param("[" * 100_000, id="deep")]
+)
 def test_a_broken_manifest_is_no_traceback(tmp_path: Path, content: str) -> None:
     (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(DataError, match=r"manifest\.json: cannot be read"):

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ from tests.training.small import TINY, facts, text, tiny
 
 from anyformer.core import Frame
 from anyformer.disk import step_name
-from anyformer.errors import DataError, Interrupted, SpecError
+from anyformer.errors import CheckpointError, DataError, Interrupted, SpecError
 from anyformer.reporting.run_files import RunFiles
 from anyformer.run import Run, train
 from anyformer.training import Session, Step, Watcher
@@ -171,6 +172,28 @@ def test_a_bit_flipped_in_any_file_of_the_newest_checkpoint_is_found(home: Path,
             assert any("Going back" in text for text in heard.heard), (file.name, place)
             assert facts(run) == facts(home / "brief")
         assert newest.is_dir()
+
+
+DAMAGE = {"empty": b"", "a list": b"[]", "nested": b"[" * 100_000, "not text": b"\xff\xfe\x80"}
+
+
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_facts_of_a_run_are_refused_with_the_file(home: Path, tmp_path: Path, content: bytes) -> None:
+    run = shutil.copytree(home / "brief", tmp_path / "run")
+    (run / "environment.json").write_bytes(content)
+    for use in (lambda: train(run, resume=True, cache=home / "cache"), Run.open(run).trained):
+        with pytest.raises(CheckpointError, match=r"environment\.json: cannot be read.*Restore"):
+            use()
+
+
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_manifest_or_pointer_leaves_the_other_checkpoint(home: Path, tmp_path: Path, content: bytes) -> None:
+    run = shutil.copytree(home / "brief", tmp_path / "run")
+    for name in ("LATEST", "metrics.jsonl", "checkpoints/step-000002/MANIFEST.json"):
+        (run / name).write_bytes(content)
+    with pytest.warns(UserWarning, match="Using the checkpoint before it: step-000001"):
+        assert Run.open(run).newest.name == "step-000001"
+    assert not any("loss" in line for line in Run.open(run).metrics())
 
 
 class Listening(Watcher):

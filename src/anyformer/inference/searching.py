@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anyformer.disk import store
+from anyformer.disk import read_object, store
 from anyformer.errors import DataError, SpecError
 from anyformer.inference.embedding import normalised
 
@@ -89,10 +89,9 @@ class Index:
 def facts_of(folder: Path) -> dict[str, Any]:
     """The facts of a saved index; empty if there is none."""
     try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        return read_object(folder / FACTS)
     except (OSError, ValueError):
         return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def exactly(vectors: NDArray[np.float32], query: NDArray[np.float32], top: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -36,7 +36,7 @@ from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.encoding import Encoded
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import Vocabulary, WordStarts
-from anyformer.disk import identity, settled, sha256, sync, write
+from anyformer.disk import identity, read_object, settled, sha256, sync, write
 from anyformer.errors import DataError
 
 MANIFEST, TOKENIZER, VERIFIED = "manifest.json", "tokenizer.json", "verified.json"
@@ -95,12 +95,12 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         try:
-            data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            data = read_object(folder / MANIFEST)
             files = {name: tuple(entry[key] for key in ENTRY) for name, entry in data["files"].items()}
             return cls(**{**data, "files": files})
         except FileNotFoundError:
             raise DataError(f"{folder}: no {MANIFEST}: these are no prepared data. Name another folder.") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{folder / MANIFEST}: cannot be read: {error}. {_REBUILD}") from None
 
     def verify(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ class Manifest:
         hashes = {name: digest for name, (_, _, digest) in self.files.items()} | {TOKENIZER: self.tokenizer_sha256}
         verified, identities = dict[str, list[int]](), dict[str, list[int]]()
         with suppress(OSError, ValueError):
-            verified = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
+            verified = read_object(folder / VERIFIED)
         for name, expected in hashes.items():
             try:
                 identities[name] = identity(folder / name)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.record import Record
+from anyformer.disk import read_object
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.evaluation.yardsticks.yardstick import MISSING, ComparedScore, Yardstick
 from anyformer.objectives.objective import Objective
@@ -98,7 +99,7 @@ class Yardsticks:
         file = None if self.folder is None else self.folder / f"{self._key(yardstick, held_out)}.json"
         if file is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                return {name: _score(data) for name, data in json.loads(file.read_text(encoding="utf-8")).items()}
+                return {name: _score(data) for name, data in read_object(file).items()}
         scores = yardstick.measure(list(self.train()), held_out)
         if file is not None:
             with suppress(OSError):  # a folder that cannot be written to only costs time

@@ -29,6 +29,7 @@ from anyformer.disk import (
     STEP,
     by_step,
     named_errors,
+    read_object,
     sha256,
     step_name,
     step_of,
@@ -134,16 +135,15 @@ def read(path: Path, like: Files | None = None, only: Collection[str] | None = N
 def read_facts(file: Path, parse: Callable[[str], Any] = json.loads) -> Mapping[str, Any]:
     """The contents of a JSON file, or of another format; raises CheckpointError if the file cannot be read."""
     try:
-        facts: Mapping[str, Any] = parse(file.read_text(encoding="utf-8"))
+        return read_object(file, parse)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({type(error).__name__}).") from None
-    return facts
+        raise CheckpointError(f"{file}: cannot be read ({type(error).__name__}). Restore the file.") from None
 
 
 def load_state(path: Path) -> Mapping[str, Any]:
     """The JSON state of a checkpoint: everything apart from tensors."""
     try:
-        state: Mapping[str, Any] = json.loads((path / STATE).read_text())
+        state = read_object(path / STATE)
         newer = state["format"] > FORMAT
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path / STATE}: cannot be read ({type(error).__name__}).") from None
@@ -155,7 +155,7 @@ def load_state(path: Path) -> Mapping[str, Any]:
 def verify(path: Path) -> None:
     """Raises CheckpointError unless the size and checksum of every file match the manifest."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = read_object(path / MANIFEST)
         entries = manifest["files"].items()
         expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in entries}
         tokenizer = manifest["tokenizer"]["sha256"] if "tokenizer" in manifest else None
@@ -210,8 +210,8 @@ def newest(root: Path) -> list[Path]:
 def latest(root: Path) -> str | None:
     """The name in LATEST; None if there is none."""
     try:
-        return (root.parent / LATEST).read_text().strip() or None
-    except OSError:
+        return (root.parent / LATEST).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
         return None
 
 
