@@ -129,6 +129,7 @@ def test_a_key_that_another_kind_has_is_not_sent_to_another_section() -> None:
         ("model.stack.blocks.layer.branches.9.dropout=0.1", "this is a list of 2; use a number from 0 to 1"),
         ("model.preset=gtp2", "model.preset: no preset is called 'gtp2'. Did you mean 'gpt2'?"),
         ("model.preset=3", "model.preset: expected a string, got 3."),
+        ("model.kind=adamw", "no ModelSpec is called 'adamw'."),
         ("format=7", "made by a newer anyformer"),
         ("format=1", "made by an anyformer before its first release: format 1"),
     ],
@@ -187,6 +188,20 @@ def test_a_missing_file_is_answered_with_what_is_there(tmp_path: Path) -> None:
     assert "Presets: " in text
     assert "Did you mean 'small'?" in refusal(str(tmp_path / "nowhere" / "smal.toml"))
     assert f"Did you mean the file '{tmp_path / 'mine'}.toml'?" in refusal(str(tmp_path / "mine"))
+
+
+def test_a_folder_or_a_dangling_link_is_not_answered_with_itself(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "link.toml").symlink_to(tmp_path / "nowhere")
+    for name in ("folder.toml", "link.toml"):
+        text = refusal(str(tmp_path / name))
+        assert f"{name}: not a regular file." in text
+        assert f"'{tmp_path / name}'" not in text
+
+
+def test_a_number_with_thousands_of_digits_is_told_without_pythons_advice(tmp_path: Path) -> None:
+    write(tmp_path, "long.toml", f"seed = {'9' * 5000}")
+    assert refusal(str(tmp_path / "long.toml")).endswith("holds a whole number with thousands of digits.")
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest_and_all() -> None:

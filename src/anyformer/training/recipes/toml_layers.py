@@ -115,7 +115,8 @@ def locate(target: str) -> Path:
     """The file that a target names: a preset, or a path that ends in .toml."""
     if target.endswith(".toml"):
         if not Path(target).is_file():
-            raise SpecError(f"{target}: there is no such file.{_near_file(Path(target))}")
+            what = "not a regular file" if os.path.lexists(target) else "there is no such file"
+            raise SpecError(f"{target}: {what}.{_near_file(Path(target))}")
         return Path(target)
     if target not in preset_names() and Path(target).exists():
         raise SpecError(f"{target} is not a recipe: a recipe is a .toml file.")
@@ -187,8 +188,8 @@ def _parse(file: Path) -> Tree:
         place, lines = re.search(r" \(at line (\d+), column (\d+)\)$", str(error)), text.split("\n")
         line, column = place.groups() if place else (len(lines), len(lines[-1]) + 1)
         raise SpecError(f"{file}:{line}:{column}: {re.sub(r' [(]at [^()]*[)]$', '', str(error))}.") from None
-    except ValueError as error:  # an integer with thousands of digits
-        raise SpecError(f"{file}: {error}.") from None
+    except ValueError:
+        raise SpecError(f"{file}: holds a whole number with thousands of digits.") from None
 
 
 def _check_format(data: Tree, where: str) -> None:
@@ -208,7 +209,7 @@ def _label(file: Path) -> str:
 
 def _near_file(missing: Path) -> str:
     folder = missing.parent
-    here = sorted(str(file) for file in folder.glob("*.toml")) if folder.is_dir() else []
+    here = sorted(str(file) for file in folder.glob("*.toml") if file.is_file()) if folder.is_dir() else []
     near = difflib.get_close_matches(str(missing), here, 1) or difflib.get_close_matches(
         missing.stem, preset_names(), 1
     )
