@@ -134,6 +134,8 @@ def test_a_killed_worker_ends_the_run_with_its_checkpoint_intact(home: Path) -> 
         (["optimizer.lr=1e14", "train.steps=40"], 1, "optimizer.lr=1e+14"),
         (["data.source.path=nowhere.txt"], 3, "nowhere.txt"),
         (["objective.kind=masked_words"], 2, "Use an encoder"),
+        (["model.kind=adamw"], 2, "model.kind: no ModelSpec is called 'adamw'. Known: "),
+        (["model.kind=null"], 2, "model.kind: expected a string, got None."),
         (["model.vocab=100"], 3, "ids outside the vocabulary"),
         (["data.context=4096"], 2, "train.batch_tokens=256"),
     ],

@@ -107,6 +107,11 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
             f"model.kind={kind}: is a shape without layers. Choose a whole model: model.preset={SHAPES[kind]} "
             f"(all of them: anyformer presets), then change single keys of it."
         )
+    if isinstance(kind, str):
+        with at("model.kind"):
+            kind_of(ModelSpec, kind)
+    else:
+        decode(ModelSpec, model, "model")  # raises: a model without a kind
     return _with_objective(_with_data(document), contents)
 
 
