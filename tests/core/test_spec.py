@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
 from anyformer.core import Amount, Chance, Count, ModelSpec, PartSpec, PoolSpec, Positive, Spec, decode, kind_of
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
+from anyformer.parts.heads.tied import Tied
 from anyformer.parts.masks.window import Window
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.rope import Rope
@@ -168,7 +170,7 @@ def test_of_two_classes_of_a_kind_the_one_outside_the_package_is_to_be_renamed()
         ("stack", [], "expected a table"),
         ("head", "tied", "expected a table, got 'tied'. Write head.kind=tied"),
         ("head", "teid", "no HeadSpec is called 'teid'. Did you mean 'tied'?"),
-        ("head", {"kind": 3}, "expected kind"),
+        ("head", Tied, "Write Tied(...)."),
         ("head", {}, "say which one"),
     ],
 )
@@ -176,6 +178,18 @@ def test_a_value_of_the_wrong_type_is_refused(key: str, value: Any, complaint: s
     (problem,) = problems(changed(**{key: value}))
     assert problem.startswith(f"{key}: ")
     assert complaint in problem
+
+
+@pytest.mark.parametrize("kind", [3, None, {"x": 1}])
+def test_a_kind_that_is_no_string_is_named(kind: Any) -> None:
+    (problem,) = problems(changed(head={"kind": kind}))
+    assert problem.startswith("head.kind: expected a string, got ")
+
+
+@pytest.mark.parametrize("value", [torch.nn.ReLU(), torch.nn.ReLU])
+def test_a_torch_module_in_place_of_a_part_is_answered_with_the_way_to_make_one(value: Any) -> None:
+    with pytest.raises(SpecError, match=r"part: expected a PartSpec, got .*torch_part\(name, factory\)"):
+        Branch(part=value)
 
 
 @pytest.mark.parametrize(
@@ -258,6 +272,7 @@ class Typed(Spec):
         ({"heads": True}, "heads: expected a whole number, got True."),
         ({"heads": 4.0}, "heads: expected a whole number, got 4.0."),
         ({"heads": 4, "dropout": "0.1"}, "dropout: expected a number, got '0.1'."),
+        ({"dropout": float("nan")}, "dropout: must be a finite number, got nan."),
     ],
 )
 def test_a_value_of_another_type_is_refused_when_it_is_built_in_python(values: dict[str, Any], complaint: str) -> None:

@@ -36,7 +36,9 @@ class Range:
 
     def refusal(self, value: int | float) -> str | None:
         """Why `value` is out of range, or None."""
-        if abs(value) > _LARGEST or value != value:
+        if value != value:
+            return "must be a finite number"
+        if abs(value) > _LARGEST:
             return f"must be a number up to {_LARGEST:g}"
         if self.low is not None and value < self.low:
             return f"must be at least {self.low:g}"

@@ -223,9 +223,11 @@ def _spec_hook(cls: type[Spec], converter: Converter) -> Callable[[Any, Any], Sp
         if isinstance(value, str) and structure is None:
             raise _NameForTable(kind_of(cls, value).kind)
         if not isinstance(value, Mapping):
-            raise SpecError(f"expected a table, got {value!r}.")
+            raise SpecError(f"expected a table, got {shown(value)}.{_example(value, cls)}")
         kind = value.get("kind", cls.kind)
-        if not isinstance(kind, str) or (cls.kind and kind != cls.kind):
+        if not isinstance(kind, str):
+            raise SpecError(problems=[Problem("kind", f"expected a string, got {shown(kind)}.")])
+        if cls.kind and kind != cls.kind:
             raise SpecError(f"expected kind {cls.kind!r}, got {kind!r}.")
         if structure is not None:
             return structure({key: item for key, item in value.items() if key != "kind" or not cls.kind}, cls)
@@ -313,14 +315,22 @@ def _mismatches(value: Any, hint: Any, path: str) -> Iterator[Problem]:
     elif isinstance(hint, type) and issubclass(hint, Spec):
         fits = isinstance(value, hint) or (isinstance(value, Spec) and value.family is hint)  # stand-ins do not inherit
         if not fits and not (hint.by_name and isinstance(value, str)):
-            kind = hint.kinds.get(value) if isinstance(value, str) else value
-            example = f" Write {kind.__name__}(...)." if isinstance(kind, type) and issubclass(kind, hint) else ""
-            yield Problem(path, f"expected a {hint.__name__}, got {shown(value)}.{example}")
+            yield Problem(path, f"expected a {hint.__name__}, got {shown(value)}.{_example(value, hint)}")
     elif hint is NoneType:
         if value is not None:
             yield Problem(path, f"expected nothing, got {shown(value)}.")
     elif (plain := scalar(hint)) and not isinstance(value, plain[0]):
         yield Problem(path, f"expected {plain[1]}, got {shown(value)}.")
+
+
+def _example(value: Any, family: type[Spec]) -> str:
+    """What to write instead of a class, a kind's name or a torch module where a spec is expected; empty for others."""
+    cls = family.kinds.get(value) if isinstance(value, str) else value
+    if isinstance(cls, type) and issubclass(cls, family):
+        return f" Write {cls.__name__}(...)."
+    if family.__name__ == "PartSpec" and callable(value):
+        return " A torch module becomes a part by torch_part(name, factory)."
+    return ""
 
 
 _CONTAINERS: Mapping[Any, str] = {tuple: "a list", dict: "a table", Mapping: "a table"}
