@@ -52,8 +52,8 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target, layers_of
 from anyformer.training.recipes.recipe import Recipe
-from anyformer.training.recipes.resolve import DataTarget, Sections, Target, layers_of
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 

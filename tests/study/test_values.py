@@ -10,7 +10,7 @@ from anyformer.parts.mixers.gru import GRU
 from anyformer.study import compare
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import STUDY
-from anyformer.training.recipes.resolve import layers_of
+from anyformer.training.recipes.python_values import layers_of
 
 MODEL = Decoder(dim=16, stack=Stack(blocks={"memory": Block(branches=(Branch(part=GRU()),))}, depth=1))
 

@@ -45,8 +45,9 @@ from anyformer.objectives.objective import Predictor
 from anyformer.run import train
 from anyformer.study.planning import plan
 from anyformer.study.study import read_study
+from anyformer.training.recipes.python_values import layers_of
 from anyformer.training.recipes.recipe import Recipe
-from anyformer.training.recipes.resolve import data_of, layers_of
+from anyformer.training.recipes.resolve import data_of
 
 FAMILIES = ("transformer", "window", "cnn", "rnn", "lstm", "s4d", "mamba2", "hybrid")
 """The arms of `anyformer compare` with these names; the first one has the size that the others are matched to."""

@@ -24,7 +24,8 @@ from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import Workers, jobs_of, threads_of, workers_for
-from anyformer.training.recipes.resolve import DataTarget, Sections, Target, data_of, layers_of
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target, layers_of
+from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS
 

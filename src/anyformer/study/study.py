@@ -19,8 +19,9 @@ from anyformer.core.plain_data import Tree, split
 from anyformer.errors import Problem, SpecError
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control
+from anyformer.training.recipes.python_values import PYTHON, Target
 from anyformer.training.recipes.recipe import Recipe
-from anyformer.training.recipes.resolve import PYTHON, Target, draft, name_of
+from anyformer.training.recipes.resolve import draft, name_of
 from anyformer.training.recipes.toml_layers import (
     COMMAND_LINE,
     DEFAULT,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.fields import leaves
@@ -27,58 +27,24 @@ from anyformer.errors import DataError, Problem, SpecError, at
 from anyformer.evaluation.metrics.metric import check_metrics
 from anyformer.objectives.objective import Objective
 from anyformer.ops.devices import kind_of_device
-from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
-from anyformer.optim.tunings.tuning_spec import TuningSpec
 from anyformer.training.recipes.defaults import DERIVED, WHOLE_MODEL, rule_for
 from anyformer.training.recipes.fine_tuning import INIT_FROM, fine_tuning, starting_point, with_chat_template
-from anyformer.training.recipes.recipe import (
-    CheckpointSpec,
-    EvaluateSpec,
-    Loaded,
-    LogSpec,
-    Recipe,
-    SampleSpec,
-    TrainSpec,
-    decode_recipe,
-)
+from anyformer.training.recipes.python_values import PYTHON, Target
+from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers, of_preset, overridden, preset_names, read
 from anyformer.training.runs.checkpoint import run_recipe
 from anyformer.training.runs.starting import StartingPoint
 
-FROM_DATA, PYTHON = "data", "Python"
+FROM_DATA = "data"
 _ONE_DOCUMENT = 'or one document a row: data.packing = "bucket"'
 _ONE_PAIR = 'or one pair a row: data.packing = "bucket"'
 MAX_NAME = 128
 MIN_WORKERS, WORKERS_PER_CORE = 16, 4
 STAND_IN = "placeholder until the data are read"
-Target = str | Path | SourceSpec | ModelSpec | Recipe
-"""A recipe file, a preset's name, a path to data, a source of data, a model, or a recipe."""
 MODELS = {"text": "small", "chat": "small", "pair": "small-encoder-decoder"}
 """Preset for a form of data; `small-encoder` for every other form."""
 SHAPES = {"decoder": "small", "encoder": "small-encoder", "encoder_decoder": "small-encoder-decoder"}
 EMBEDDED = {"decoder": "python_topics", "encoder": "python_topics", "encoder_decoder": "number_words"}
-
-
-class Sections(TypedDict, total=False):
-    """The sections of a recipe that `train` and `compare` take as keyword arguments; the data have one of their own."""
-
-    name: str
-    seed: int
-    init_seed: int
-    model: ModelSpec
-    objective: Objective
-    optimizer: OptimizerSpec
-    schedule: ScheduleSpec
-    tune: TuningSpec
-    train: TrainSpec
-    evaluate: EvaluateSpec
-    checkpoint: CheckpointSpec
-    log: LogSpec
-    sample: SampleSpec
-
-
-DataTarget = str | Path | SourceSpec | DataSpec
-"""What `data=` accepts: a path, the name of a built-in source, a source, or a whole data section."""
 
 
 def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | None = None) -> TomlLayers:
@@ -113,28 +79,6 @@ def draft(target: Target, overrides: Sequence[str] = (), values: TomlLayers | No
     else:
         decode(ModelSpec, model, "model")  # raises: a model without a kind
     return _with_objective(_with_data(document), contents)
-
-
-def layers_of(
-    data: DataTarget | None, steps: int | None, sections: Mapping[str, Any], init_from: str | None = None
-) -> TomlLayers:
-    """Python values as a layer of a recipe: `train("small", data="notes.txt", steps=500, optimizer=Muon())`."""
-    tree: Tree = {name: value.to_dict() if isinstance(value, Spec) else value for name, value in sections.items()}
-    if unknown := [name for name in tree if name not in Sections.__annotations__]:
-        known = ", ".join(Sections.__annotations__)
-        raise SpecError(f"{unknown[0]}: a recipe has no such section. Sections: {known}.")
-    if isinstance(data, DataSpec):
-        tree["data"] = data.to_dict()
-    elif data is not None:
-        tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
-    if steps is not None:
-        train = tree.get("train", {})
-        if train.get("steps", steps) != steps:
-            raise SpecError(f"steps={steps} and train.steps={train['steps']} contradict each other. Keep one.")
-        tree["train"] = {**train, "steps": steps}
-    if init_from is not None:
-        tree["init_from"] = init_from
-    return TomlLayers.of(tree, PYTHON)
 
 
 def complete(recipe: Recipe, cache: Path | None = None) -> tuple[Recipe, Prepared]:

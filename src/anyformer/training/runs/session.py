@@ -42,8 +42,9 @@ from anyformer.training.observers import (
     start_from,
     tensors_of,
 )
+from anyformer.training.recipes.python_values import Target
 from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, load_recipe
-from anyformer.training.recipes.resolve import Target, check_model, data_of, draft, name_of, provisional, settle
+from anyformer.training.recipes.resolve import check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, environment, locked, refuse_occupied
@@ -183,9 +184,8 @@ class TrainRequest:
     @property
     def run_folder(self) -> Path | None:
         """The target, if it is a run folder."""
-        if isinstance(self.target, Spec) or not (Path(self.target) / RECIPE).is_file():
-            return None
-        return Path(self.target)
+        folder = None if isinstance(self.target, Spec) else Path(self.target)
+        return folder if folder is not None and (folder / RECIPE).is_file() else None
 
     def draft(self) -> TomlLayers:
         """The recipe as far as it is known before the data are read."""

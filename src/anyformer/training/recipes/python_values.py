@@ -1,0 +1,65 @@
+"""The arguments of `train` and `compare`, Python values, as a layer of a recipe."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from anyformer.core import ModelSpec, Spec
+from anyformer.core.plain_data import Tree
+from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.data.record import SourceSpec
+from anyformer.data.sources.named_source import source_of
+from anyformer.errors import SpecError
+from anyformer.objectives.objective import Objective
+from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
+from anyformer.optim.tunings.tuning_spec import TuningSpec
+from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, LogSpec, Recipe, SampleSpec, TrainSpec
+from anyformer.training.recipes.toml_layers import TomlLayers
+
+PYTHON = "Python"
+Target = str | Path | SourceSpec | ModelSpec | Recipe
+"""A recipe file, a preset's name, a path to data, a source of data, a model, or a recipe."""
+
+
+class Sections(TypedDict, total=False):
+    """The sections of a recipe that `train` and `compare` take as keyword arguments; the data have one of their own."""
+
+    name: str
+    seed: int
+    init_seed: int
+    model: ModelSpec
+    objective: Objective
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec
+    tune: TuningSpec
+    train: TrainSpec
+    evaluate: EvaluateSpec
+    checkpoint: CheckpointSpec
+    log: LogSpec
+    sample: SampleSpec
+
+
+DataTarget = str | Path | SourceSpec | DataSpec
+"""What `data=` accepts: a path, the name of a built-in source, a source, or a whole data section."""
+
+
+def layers_of(
+    data: DataTarget | None, steps: int | None, sections: Mapping[str, Any], init_from: str | None = None
+) -> TomlLayers:
+    """Python values as a layer of a recipe: `train("small", data="notes.txt", steps=500, optimizer=Muon())`."""
+    tree: Tree = {name: value.to_dict() if isinstance(value, Spec) else value for name, value in sections.items()}
+    if unknown := [name for name in tree if name not in Sections.__annotations__]:
+        known = ", ".join(Sections.__annotations__)
+        raise SpecError(f"{unknown[0]}: a recipe has no such section. Sections: {known}.")
+    if isinstance(data, DataSpec):
+        tree["data"] = data.to_dict()
+    elif data is not None:
+        tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
+    if steps is not None:
+        train = tree.get("train", {})
+        if train.get("steps", steps) != steps:
+            raise SpecError(f"steps={steps} and train.steps={train['steps']} contradict each other. Keep one.")
+        tree["train"] = {**train, "steps": steps}
+    if init_from is not None:
+        tree["init_from"] = init_from
+    return TomlLayers.of(tree, PYTHON)
