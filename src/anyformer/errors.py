@@ -1,7 +1,7 @@
 """Errors with exit codes. Imports nothing heavy, so that a usage error is shown at once."""
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -129,8 +129,13 @@ def at(path: str) -> Iterator[None]:
         raise error.under(path) from None
 
 
-def refuse_string(name: str, values: object) -> None:
-    """Raises SpecError for one string where several are expected: Python would take each character for one."""
+def check_strings(name: str, values: object) -> None:
+    """Raises SpecError unless the values are several strings; Python would read one string as its characters."""
     if isinstance(values, str):
         text = values if len(values) <= 40 else f"{values[:40]}..."
         raise SpecError(problems=[Problem(name, f"expected several, got one string. Write [{text!r}].")])
+    if not isinstance(values, Collection):
+        raise SpecError(problems=[Problem(name, f"expected a list of strings, got {values!r}.")])
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise SpecError(problems=[Problem(f"{name}[{place}]", f"expected a string, got {value!r}.")])

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from anyformer.core import Model, ModelSpec, decode
+from anyformer.core.fields import shown
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
@@ -36,7 +37,7 @@ from anyformer.disk import (
     write,
     write_atomically,
 )
-from anyformer.errors import CheckpointError, DataError, SpecError, refuse_string
+from anyformer.errors import CheckpointError, DataError, Problem, SpecError, check_strings
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.evaluation.metrics.score import Scores
@@ -52,7 +53,7 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
-from anyformer.training.recipes.python_values import DataTarget, Sections, Target, layers_of
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
@@ -186,19 +187,19 @@ class Run:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A vector for each text, [n d], pooled as the model was trained to."""
-        refuse_string("texts", texts)
+        check_strings("texts", texts)
         return embed(self._trained, texts)[0]
 
     def search(self, queries: Sequence[str], documents: Sequence[str], top: int = 10) -> list[list[Hit]]:
         """The documents whose vectors are nearest to that of each query, nearest first."""
-        refuse_string("queries", queries)
-        refuse_string("documents", documents)
+        check_strings("queries", queries)
+        check_strings("documents", documents)
         index = Index.of([IndexedText(text, str(place)) for place, text in enumerate(documents)], self.embed(documents))
         return index.search(self.embed(queries), top)
 
     def generate(self, prompts: Sequence[str], config: GenerationConfig | None = None) -> list[str]:
         """The text that the model generates for each prompt: a continuation, a translation or a summary."""
-        refuse_string("prompts", prompts)
+        check_strings("prompts", prompts)
         return self._generator.generate(prompts, config)
 
     def chat(self, messages: Sequence[Mapping[str, str]], config: GenerationConfig | None = None) -> str:
@@ -213,12 +214,12 @@ class Run:
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[Filled]:
         """Each text with its <mask> tokens filled in."""
-        refuse_string("texts", texts)
+        check_strings("texts", texts)
         return list(fill(self._filler, texts, top))
 
     def classify(self, texts: Sequence[str], top: int | None = None) -> list[Label]:
         """The class of each text with its probabilities; a tab stands between the two texts of a pair."""
-        refuse_string("texts", texts)
+        check_strings("texts", texts)
         return classify(self._trained, [parse(text, self._trained) for text in texts], top)
 
     def evaluate(
@@ -226,7 +227,7 @@ class Run:
     ) -> Scores:
         """The scores of a path to data, with a warning if the run was trained on texts of them; or of the run's own
         validation split."""
-        refuse_string("metrics", metrics)
+        check_strings("metrics", metrics)
         records = list(islice(self.records(data, split), limit))
         if data is not None and (overlap := self.training_overlap(records)):
             warnings.warn(overlap, stacklevel=2)
@@ -353,7 +354,7 @@ def train(
     resume: bool = False,
     init_from: Run | str | Path | None = None,
     watcher: Watcher | None = None,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     **sections: Unpack[Sections],
 ) -> Run:
     """Trains a model: `train("notes.txt")`, `train(model, data="notes.txt", steps=500)`, `train("recipe.toml")`.
@@ -386,8 +387,9 @@ def train(
 
     if isinstance(target, Run):
         target = target.folder
-    if isinstance(target, torch.nn.Module):
-        raise SpecError("train: expected a model as a value, such as Decoder(...), got a built module.")
+    check_target(target)
+    if watcher is not None and not isinstance(watcher, Watcher):
+        raise SpecError(problems=[Problem("watcher", f"expected a Watcher, got {shown(watcher)}. Write Watcher().")])
     if isinstance(target, ModelSpec) and "model" in sections:
         raise SpecError("train: the target is a model, and model= names another one. Keep one.")
     source = init_from.folder if isinstance(init_from, Run) else init_from

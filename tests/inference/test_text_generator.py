@@ -54,6 +54,10 @@ def test_a_batch_is_as_large_as_the_engine_allows(opened: Run) -> None:
 
 @pytest.mark.parametrize("verb", ["generate", "embed", "classify", "fill"])
 def test_one_string_is_no_list_of_texts(opened: Run, verb: str) -> None:
+    with pytest.raises(SpecError, match=r"\[1\]: expected a string, got 3\."):
+        getattr(opened, verb)(["abc", 3])
+    with pytest.raises(SpecError, match="expected a list of strings, got None"):
+        getattr(opened, verb)(None)
     with pytest.raises(SpecError, match=r"expected several, got one string. Write \['abc'\]"):
         getattr(opened, verb)("abc")
 

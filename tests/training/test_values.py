@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,14 +14,15 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.sources.text import Text
 from anyformer.data.synthetic.copy import Copy
 from anyformer.data.tokenizers.byte import Byte
-from anyformer.errors import SpecError
+from anyformer.errors import DataError, SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim.muon import Muon
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.rope import Rope
 from anyformer.run import train
-from anyformer.training import Recipe, Trainer
+from anyformer.study import compare
+from anyformer.training import Recipe, Trainer, Watcher, load
 from anyformer.training.recipes.recipe import TrainSpec
 from anyformer.training.recipes.resolve import draft
 
@@ -102,6 +104,45 @@ def test_arguments_that_contradict_each_other_are_refused(tmp_path: Path) -> Non
         train(MODEL, data=text(tmp_path), model=MODEL)
     with pytest.raises(SpecError, match="got a built module"):
         train(MODEL.with_("vocab", 9).build(), data=text(tmp_path))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", [None, 3, ["notes.txt"], Decoder])
+def test_a_target_of_another_type_is_refused_before_anything_is_read(target: Any) -> None:
+    for call in (train, compare):
+        with pytest.raises(SpecError, match=r"^target: expected a path, a preset's name, .* got "):
+            call(target)
+
+
+@pytest.mark.parametrize("data", [["a text", "another"], {"path": "notes.txt"}, Text, 3])
+def test_data_of_another_type_are_refused_with_the_types_that_fit(data: Any) -> None:
+    with pytest.raises(SpecError, match=r"^data: expected a path, a source such as .* got "):
+        train(MODEL, data=data)
+
+
+def test_wrong_arguments_of_train_and_compare_are_named() -> None:
+    wrong: Any = Watcher
+    with pytest.raises(SpecError, match=r"^watcher: expected a Watcher, got <class .* Write Watcher\(\)\."):
+        train(MODEL, watcher=wrong)
+    overrides: Any = ["model.dim=8"]
+    with pytest.raises(SpecError, match=r"^an override is a string.*\*list"):
+        load("small", overrides)
+    arms: Any = {"mine": MODEL, "other": 3}
+    with pytest.raises(SpecError, match=r"^arm other: expected a path"):
+        compare(arms, data="notes.txt")
+    with pytest.raises(SpecError, match=r"^arms: expected several, got one string"):
+        compare("notes.txt", arms="lstm")
+
+
+def test_an_empty_path_is_not_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="the path of the data is empty"):
+        train("", *QUICK)
+
+
+def test_the_cache_may_be_a_string(tmp_path: Path) -> None:
+    train(MODEL, *QUICK, data=text(tmp_path), steps=1, out=tmp_path / "run", cache=str(tmp_path / "cache"))
+    assert any((tmp_path / "cache").iterdir())
 
 
 def test_training_leaves_the_random_numbers_of_its_caller_alone(tmp_path: Path) -> None:

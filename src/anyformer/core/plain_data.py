@@ -63,6 +63,8 @@ def merge(base: Any, over: Any, path: str = "") -> Any:
 
 def parse_override(text: str) -> tuple[str, Any]:
     """`a.b=1` -> ("a.b", 1): the value as TOML, a bare word as a string; `null`, which TOML lacks, as None."""
+    if not isinstance(text, str):
+        raise SpecError(f"an override is a string, 'key=value', got {text!r}. Pass those of a list one by one: *list.")
     path, sign, value = (piece.strip() for piece in text.partition("="))
     if not sign or not split(path):
         raise SpecError(f"{text!r} is not an override. Write key=value, for example model.dim=256.")

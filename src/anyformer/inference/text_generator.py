@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Head, HeadView
 from anyformer.data.batching.row_plan import mix
-from anyformer.errors import Problem, SpecError, refuse_string
+from anyformer.errors import Problem, SpecError, check_strings
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.decoding import Chunk, Finish, for_writing
 from anyformer.generation.engine import Engine, Request, check_new
@@ -56,7 +56,7 @@ class GenerationConfig:
                 raise SpecError(problems=[Problem(name, f"expected {expected.__name__}, got {value!r}.")])
         if self.max_new is not None:
             check_new(self.max_new)
-        refuse_string("stop", self.stop)
+        check_strings("stop", self.stop)
 
     def sampler_for(self, *, pairs: bool) -> Sampler:
         """The sampler, or the default one for a model of pairs or of plain text."""

@@ -10,7 +10,7 @@ from typing import Unpack
 from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
 from anyformer.data.preparation.pipeline import prepared_for
-from anyformer.errors import SpecError
+from anyformer.errors import SpecError, check_strings
 from anyformer.run import Run
 from anyformer.study.budget_curves import BudgetCurves, at_largest, budget_folder
 from anyformer.study.judging import judged_split, judgement_of
@@ -24,7 +24,7 @@ from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import Workers, jobs_of, threads_of, workers_for
-from anyformer.training.recipes.python_values import DataTarget, Sections, Target, layers_of
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS
@@ -57,7 +57,7 @@ def compare(
     match: Match | None = None,
     seeds: int | None = None,
     out: str | Path | None = None,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     listener: Listener | None = None,
     **sections: Unpack[Sections],
 ) -> Results:
@@ -73,11 +73,15 @@ def compare(
     out: the study's folder. cache: folder of prepared data. listener: notified of progress.
     """
     began = time.monotonic()
+    check_strings("arms", arms)
     settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
     options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
     listener, keys = listener or Listener(), [*overrides, *options]
     models: Arms = target if isinstance(target, Mapping) else {}
+    for name, model in models.items():
+        check_target(model, f"arm {name}")
     base: Target = next(iter(models.values()), "") if isinstance(target, Mapping) else target
+    check_target(base)
     if not isinstance(base, Spec) and is_pack(Path(base)):
         base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
@@ -88,7 +92,8 @@ def compare(
         for steps in study.spec.budgets
     ]
     path = existing or Path(out or RUNS / study.name)
-    session = _Session(cache, listener, None if study.spec.minutes is None else began + 60 * study.spec.minutes)
+    cached = None if cache is None else Path(cache)
+    session = _Session(cached, listener, None if study.spec.minutes is None else began + 60 * study.spec.minutes)
     with locked(path):
         try:
             return _at_budgets(path, study, each, session) if each else session.results(path, study)

@@ -291,7 +291,7 @@ def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch) -> Iterator
 
 def prepared_for(
     spec: DataSpec,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     log: Callable[[str], None] = lambda text: None,
     fingerprint: str | None = None,
 ) -> Prepared:
@@ -300,7 +300,7 @@ def prepared_for(
     `fingerprint`: that of the spec, if it was just computed. Otherwise the files of the source are hashed once, and
     again if their path, size, time or inode changes.
     """
-    root = _writable(cache or CACHE, log)
+    root = _writable(Path(cache or CACHE), log)
     files = _identities(spec.source)
     fingerprint = fingerprint or spec.fingerprint(_source_fingerprint(spec.source, files, root / "sources"))
     folder = root / fingerprint[:24]

@@ -63,6 +63,8 @@ MOST = 1 << 24
 
 def source_of(target: str, options: Row = NOTHING) -> SourceSpec:
     """The source of a path or of a built-in name, with `options` of the user; a file of that name comes first."""
+    if not target:
+        raise DataError("the path of the data is empty. Name a file, a folder or a built-in source.")
     if Path(target).exists() or target.startswith(HUB):
         return guess(target, options)
     known = built_in()

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
+from torch import nn
+
 from anyformer.core import ModelSpec, Spec
+from anyformer.core.fields import shown
 from anyformer.core.plain_data import Tree
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import source_of
-from anyformer.errors import SpecError
+from anyformer.errors import Problem, SpecError
 from anyformer.objectives.objective import Objective
 from anyformer.optim.optimizer import OptimizerSpec, ScheduleSpec
 from anyformer.optim.tunings.tuning_spec import TuningSpec
@@ -43,6 +46,17 @@ DataTarget = str | Path | SourceSpec | DataSpec
 """What `data=` accepts: a path, the name of a built-in source, a source, or a whole data section."""
 
 
+def check_target(target: object, name: str = "target") -> None:
+    """Raises SpecError for a value that can name neither data nor a model."""
+    if isinstance(target, str | Path | Spec):
+        return
+    if isinstance(target, nn.Module):
+        text = "expected a model as a value, such as Decoder(...), got a built module."
+    else:
+        text = f"expected a path, a preset's name, a source, a model or a recipe, got {shown(target)}."
+    raise SpecError(problems=[Problem(name, text)])
+
+
 def layers_of(
     data: DataTarget | None, steps: int | None, sections: Mapping[str, Any], init_from: str | None = None
 ) -> TomlLayers:
@@ -53,8 +67,13 @@ def layers_of(
         raise SpecError(f"{unknown[0]}: a recipe has no such section. Sections: {known}.")
     if isinstance(data, DataSpec):
         tree["data"] = data.to_dict()
+    elif isinstance(data, SourceSpec):
+        tree["data"] = {"source": data.to_dict()}
+    elif isinstance(data, str | Path):
+        tree["data"] = {"source": source_of(str(data)).to_dict()}
     elif data is not None:
-        tree["data"] = {"source": (data if isinstance(data, SourceSpec) else source_of(str(data))).to_dict()}
+        text = f"expected a path, a source such as Text(path=...), or a DataSpec, got {shown(data)}."
+        raise SpecError(problems=[Problem("data", f"{text} Texts in memory: write them to a file first.")])
     if steps is not None:
         train = tree.get("train", {})
         if train.get("steps", steps) != steps:

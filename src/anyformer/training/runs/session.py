@@ -179,7 +179,7 @@ class TrainRequest:
     overrides: Sequence[str]
     values: TomlLayers
     out: str | Path | None
-    cache: Path | None
+    cache: str | Path | None
 
     @property
     def run_folder(self) -> Path | None:
