@@ -1,6 +1,7 @@
 """Specs: values that are compared, changed, stored and read back strictly."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from anyformer.core import Amount, Chance, Count, ModelSpec, PartSpec, PoolSpec, Positive, Spec, decode, kind_of
+from anyformer.data.record import SourceSpec
+from anyformer.data.sources.text import Text
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.channels.mlp import MLP
@@ -123,6 +126,8 @@ def test_a_kind_is_refused_twice() -> None:
 def test_a_kind_of_a_module_that_is_not_imported_yet_is_taken_too() -> None:
     code = """
 from anyformer.core import PoolSpec
+from anyformer.data.record import SourceSpec
+from anyformer.data.sources.text import Text
 from anyformer.errors import SpecError
 try:
     class Mine(PoolSpec, kind="mean"):
@@ -312,3 +317,11 @@ def test_a_family_with_fields_is_known_before_its_first_kind_is_imported() -> No
             return "tea"
 
     assert decode(Drink, {"kind": "tea", "size": 2}) == Tea(size=2)
+
+
+def test_a_file_name_that_is_not_utf8_is_refused_where_it_is_set() -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    with pytest.raises(SpecError, match=r"path: 'caf\\udce9\.txt' is not valid UTF-8.* Rename it"):
+        Text(path=name)
+    with pytest.raises(SpecError, match="path: "):
+        decode(SourceSpec, {"kind": "text", "path": name})

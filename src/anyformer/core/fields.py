@@ -209,6 +209,15 @@ def declared(cls: Any) -> list[tuple[str, PlainType | None, Range | None]]:
     return [(field.name, scalar(hints[field.name]), range_of(hints[field.name])) for field in fields(cls)]
 
 
+def is_text(value: str) -> bool:
+    """False for a file name that is not UTF-8: Python decodes its bytes to surrogates, which no file can hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(value: Any) -> str:
     """A value for a message, not longer than a line: Python refuses to print whole numbers of thousands of digits."""
     if type(value) is int and abs(value) > 10**40:

@@ -31,6 +31,7 @@ from anyformer.core.fields import (
     did_you_mean,
     field_hints,
     float_fields,
+    is_text,
     scalar,
     shown,
     strict_converter,
@@ -138,6 +139,8 @@ class Spec:
             value = getattr(self, name)
             if types and (not isinstance(value, types[0]) or (isinstance(value, bool) and bool not in types[0])):
                 yield Problem(name, f"expected {types[1]}, got {shown(value)}.")
+            elif isinstance(value, str) and not is_text(value):
+                yield Problem(name, f"{shown(value)} is not valid UTF-8, so no recipe can hold it. Rename it.")
             elif bounds and isinstance(value, int | float) and (refusal := bounds.refusal(value)):
                 yield Problem(name, f"{refusal}, got {shown(value)}.")
             elif not types:
