@@ -1,5 +1,6 @@
 """Pull the plug at any moment, go on, and nothing is lost: the metrics are those of a run that nobody disturbed."""
 
+import errno
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ from tests.training.small import TINY, facts, text, tiny
 
 from anyformer.core import Frame
 from anyformer.disk import step_name
-from anyformer.errors import CheckpointError, DataError, Interrupted, SpecError
+from anyformer.errors import CheckpointError, DataError, Interrupted, ResourceError, SpecError
 from anyformer.reporting.run_files import RunFiles
 from anyformer.run import Run, train
 from anyformer.training import Session, Step, Watcher
@@ -289,6 +290,16 @@ def test_a_loaded_model_says_what_the_trained_one_said_at_its_end(home: Path) ->
 def test_nothing_is_left_of_a_start_that_failed(tmp_path: Path) -> None:
     (tmp_path / "sentences.txt").write_text("")
     with pytest.raises(DataError):
+        tiny(tmp_path, "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_that_cannot_be_written_whole_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder.tomli_w, "dumps", full)
+    with pytest.raises(ResourceError, match="the disk is full"):
         tiny(tmp_path, "run")
     assert not (tmp_path / "run").exists()
 

@@ -63,13 +63,16 @@ class RunFolder:
         that has one is a complete run folder."""
         refuse_occupied(path)
         path.mkdir(parents=True, exist_ok=True)
-        write(path / ENVIRONMENT, json.dumps(facts, indent=1))
-        write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
-        data = loaded.recipe.data
-        if data is not None and (template := data.source.chat_template) is not None:
-            write(path / CHAT_TEMPLATE, template)
-        folder = cls(path)
-        folder.write_recipe(loaded)
+        folder, data = cls(path), loaded.recipe.data
+        try:
+            write(path / ENVIRONMENT, json.dumps(facts, indent=1))
+            write(path / TOKENIZER, (prepared.folder / PREPARED_TOKENIZER).read_text(encoding="utf-8"))
+            if data is not None and (template := data.source.chat_template) is not None:
+                write(path / CHAT_TEMPLATE, template)
+            folder.write_recipe(loaded)
+        except BaseException:
+            folder.clear()
+            raise
         return folder
 
     def write_recipe(self, loaded: Loaded) -> None:
