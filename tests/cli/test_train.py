@@ -88,6 +88,17 @@ def test_an_output_that_is_closed_saves_and_exits_with_141(home: Path) -> None:
     assert (home / "run" / "LATEST").read_text().strip() and '"step"' in (home / "run" / "events.log").read_text()
 
 
+def test_an_output_that_is_closed_before_the_first_step_is_no_success(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("anyformer.run.train", closed)
+    assert main(["train", text(home), *TINY, "--out", "run"]) == 141
+    assert "closed before the first step" in capsys.readouterr().err
+
+
 def test_sigterm_saves_and_exits_with_143(home: Path) -> None:
     child = forked(text(home), *TINY, "train.steps=4000", "--out", "run")
     wait_for_line(child, r"^step +3")

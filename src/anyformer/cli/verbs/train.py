@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Overrides, Screen, cache_folder, verb
+from anyformer.errors import Interrupted
 
 Trained = Annotated[
     str,
@@ -49,12 +50,17 @@ def train(
         rehearse,
     )
     from anyformer.run import train
+    from anyformer.training.runs.session import OUTPUT_CLOSED
 
     if dry_run:
         rehearse(screen, target, overrides or (), out)
         return
     watcher = TrainingProgress(screen)
-    with watcher, errors_on_one_rank():
-        run = train(target, *(overrides or ()), out=out, resume=resume, cache=cache_folder(), watcher=watcher)
+    try:
+        with watcher, errors_on_one_rank():
+            run = train(target, *(overrides or ()), out=out, resume=resume, cache=cache_folder(), watcher=watcher)
+    except BrokenPipeError:  # between steps the run is saved first
+        text = "the output was closed before the first step. Repeat the command, with --resume if its folder exists."
+        raise Interrupted(text, OUTPUT_CLOSED) from None
     if rank() == 0:
         watcher.finish(run)
