@@ -90,7 +90,7 @@ def test_no_runs_yet_is_no_error_and_a_wrong_folder_is_one(
     assert "nowhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", ["60", "80", "200"])
+@pytest.mark.parametrize("columns", ["0", "60", "80", "200"])
 def test_every_run_has_one_line_however_narrow_the_terminal_is(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:

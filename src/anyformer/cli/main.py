@@ -53,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments[: len(options)] = [option for option in options if option != "--debug"]
     if arguments[:1] == ["help"]:  # anyformer help VERB
         arguments = [*arguments[1:], "--help"]
+    if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width; rich would print nothing
+        del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):  # replace characters that the terminal cannot encode
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
