@@ -1,5 +1,7 @@
 """`anyformer.generate`: tokens from any module that was built, without a run folder."""
 
+from typing import Any
+
 import pytest
 import torch
 from tests.generation.small import translator, uncached, writer
@@ -56,3 +58,17 @@ def test_an_encoder_decoder_is_refused_at_once_with_what_to_call() -> None:
     ensemble = af.Engine(af.Ensemble([translator()]), max_len=9, bos=1)
     with pytest.raises(SpecError, match="source: is missing"):
         ensemble.generate([af.Request()], max_new=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"module": af.load("small")}, r"^module: expected a built model.* model\.build\(\)"),
+        ({"prompt_ids": "Once upon"}, r"^prompt_ids: expected token ids, got a string\. .*run\.tokenizer\.encode"),
+        ({"sampler": "greedy"}, r"^sampler: expected a sampler such as Greedy\(\), got 'greedy'"),
+        ({"sampler": af.Greedy}, r"^sampler: expected a sampler such as Greedy\(\), got <class"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_at_once(wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        af.generate(**{"module": writer(), "prompt_ids": PROMPT, **wrong})

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, RaggedCursor, ReadingMarks
+from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, RaggedCursor, ReadingMarks, Spec
+from anyformer.core.fields import shown
 from anyformer.errors import DataError, Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.accelerate.cpu_trace import traced_step
@@ -274,6 +275,14 @@ def generate(
     For many prompts, and for an encoder-decoder, use `Engine`.
     """
     check_new(max_new)
+    if isinstance(module, Spec):
+        raise SpecError(problems=[Problem("module", "expected a built model, got a spec. Build it: model.build().")])
+    if isinstance(prompt_ids, str):
+        text = "expected token ids, got a string. Encode it: run.tokenizer.encode(text), or use run.generate([text])."
+        raise SpecError(problems=[Problem("prompt_ids", text)])
+    if sampler is not None and not isinstance(sampler, Sampler):
+        text = f"expected a sampler such as Greedy(), got {shown(sampler)}."
+        raise SpecError(problems=[Problem("sampler", text)])
     prompt = torch.as_tensor(prompt_ids)
     if prompt.dim() != 1 or not len(prompt):
         text = f"must be one sequence of at least one token id, got the shape {list(prompt.shape)}."
