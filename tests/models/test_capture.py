@@ -1,18 +1,24 @@
 """Capturing values by the names of taps."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from anyformer.core import Frame, capture
+from anyformer.core import Frame, Model, capture
 from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.mixers.attention import Attention
 
 
-def test_a_pattern_that_matches_no_tap_is_answered_with_the_nearest() -> None:
+def attentive() -> Model:
     stack = Stack(blocks={"layer": Block(branches=(Branch(part=Attention(heads=2)),))}, depth=2)
-    model = Decoder(vocab=11, dim=16, stack=stack).build()
+    return Decoder(vocab=11, dim=16, stack=stack).build()
+
+
+def test_a_pattern_that_matches_no_tap_is_answered_with_the_nearest() -> None:
+    model = attentive()
     with pytest.raises(SpecError, match=r"matches '\*\.paterns'\. Did you mean '\*\.pattern'\? Known: .*stream"):
         capture(model, "*.paterns").__enter__()
     with capture(model, "*.pattern") as seen:
@@ -25,3 +31,11 @@ def test_a_module_without_taps_says_so() -> None:
         capture(nn.Linear(2, 2), "x").__enter__()
     with capture(nn.Linear(2, 2)) as seen:
         assert seen == {}
+
+
+@pytest.mark.parametrize("edit", [lambda _, value: value[:1], lambda _, value: 0.5])
+def test_an_edit_returns_a_tensor_of_the_same_shape(edit: Any) -> None:
+    model = attentive()
+    expected = pytest.raises(SpecError, match=r"^edit: must return None or a tensor of the shape \[2, ")
+    with expected, capture(model, "*.pattern", edit):
+        model(torch.zeros(2, 3, dtype=torch.long))

@@ -304,8 +304,8 @@ def taps_of(model: nn.Module, glob: str = "*") -> dict[str, Tap]:
 def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iterator[dict[str, list[Tensor]]]:
     """Records the values of all taps whose name matches: name -> one tensor for each call (a shared block has several).
 
-    `edit(name, value)` may return another value, which replaces it: ablation and patching. SpecError if no tap has
-    a name that matches, unless it is `*`.
+    `edit(name, value)` may return another value of the same shape, which replaces it: ablation and patching. SpecError
+    if no tap has a name that matches, unless it is `*`.
     """
     taps = taps_of(model, glob)
     if not taps and glob != "*":
@@ -316,7 +316,12 @@ def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iter
     seen: dict[str, list[Tensor]] = {}
 
     def record(name: str, _tap: nn.Module, _inputs: tuple[Tensor, ...], value: Tensor) -> Tensor | None:
-        changed = edit(name, value) if edit else None
+        changed: Any = edit(name, value) if edit else None
+        if changed is not None and (not isinstance(changed, Tensor) or changed.shape != value.shape):
+            got = list(changed.shape) if isinstance(changed, Tensor) else repr(changed)
+            raise SpecError(
+                f"edit: must return None or a tensor of the shape {list(value.shape)} of {name}, got {got}."
+            )
         seen.setdefault(name, []).append((value if changed is None else changed).detach())
         return changed
 
