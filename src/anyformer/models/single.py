@@ -16,7 +16,7 @@ from anyformer.core.frame import Frame, Memory, StackPlace, State
 from anyformer.core.model import Embedding, EmbeddingSpec, Head, HeadSpec, Model, ModelSpec, StackFacts
 from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
 from anyformer.core.part import Heads, NormSpec, Out, Part, PartSpec, Position, PositionSpec
-from anyformer.errors import SpecError, at
+from anyformer.errors import Problem, SpecError, at
 from anyformer.models.exits import Exits, leave_early
 from anyformer.models.stack import Stack
 from anyformer.ops.devices import as_stream, is_empty
@@ -227,6 +227,10 @@ class SingleModel(Model):
         return exits.confident(self.head(self._normed(h, frame), frame), frame)
 
     def _embed(self, tokens: Tensor, frame: Frame) -> Tensor:
+        if tokens.dim() != 2 or tokens.is_floating_point():
+            text = f"must be token ids of the shape [batch, length], got {list(tokens.shape)} of {tokens.dtype}"
+            advice = ". Add the batch: tokens[None]." if tokens.dim() == 1 else "."
+            raise SpecError(problems=[Problem("tokens", text + advice)])
         x = self.words.module(tokens, frame)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if frame.types is None else frame.types)
