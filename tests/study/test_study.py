@@ -2,6 +2,7 @@
 
 import pytest
 
+from anyformer.core import PartSpec
 from anyformer.errors import SpecError
 from anyformer.study.arms import arm_names
 from anyformer.study.study import read_study
@@ -15,6 +16,15 @@ def test_every_arm_that_has_a_name_is_a_model_of_the_base_recipes_size(name: str
     arm = read_study("small", [f"study.arms=['base', '{name}']", "model.dim=32", "model.stack.depth=2"]).arms[name]
     model = decode_recipe(provisional(arm), name).recipe.model.to_dict()
     assert (model["dim"], model["stack"]["depth"], model["max_len"]) == (32, 2, 1024)
+
+
+@pytest.mark.parametrize("name", arm_names())
+def test_every_arm_with_a_name_reads_in_both_directions_in_an_encoder(name: str) -> None:
+    arm = read_study("small-encoder", [f"study.arms=['base', '{name}']", "model.dim=32"]).arms[name]
+    model = decode_recipe(provisional(arm), name).recipe.model.with_("vocab", 300)
+    parts = [spec for _, spec in model.walk() if isinstance(spec, PartSpec)]
+    assert model.build(device="meta") is not None
+    assert sum(part.causal_only for part in parts) == sum(part.kind == "bidirectional" for part in parts)
 
 
 MIXED = ("transformer", "lstm", "cnn", "s4d")

@@ -13,10 +13,11 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from anyformer.core import Amount, Count, ModelSpec, Positive, Range, Spec, decode
+from anyformer.core import Amount, Count, ModelSpec, PartSpec, Positive, Range, Spec, decode, kind_of
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import Tree, split
 from anyformer.errors import Problem, SpecError
+from anyformer.models.encoder import Encoder
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control
 from anyformer.training.recipes.python_values import PYTHON, Target
@@ -233,10 +234,21 @@ def _known(name: str, base: TomlLayers, tables: Mapping[str, Tree]) -> TomlLayer
                 f"study.arms: {name!r} changes the one stack of a model, and this one has an encoder and a decoder. "
                 f"Name presets, as {', '.join(USUAL_PAIR_ARMS)}, or write what changes: [arms.NAME]."
             )
-        return TomlLayers.of(read(FOLDER / f"{name}.toml").data, f"arm {name}").on(base)
+        return _built_in(name, base).on(base)
     if name in preset_names():
         return of_preset(name).on(base.without("model"))
     raise SpecError(f"no arm is called {name!r}.{did_you_mean(name, {BASE, *tables, *arm_names(), *preset_names()})}")
+
+
+def _built_in(name: str, base: TomlLayers) -> TomlLayers:
+    """The changes of a built-in arm. In an encoder, parts that read left to right run in both directions."""
+    changes = read(FOLDER / f"{name}.toml").data
+    if base.data.get("model", {}).get("kind") == Encoder.kind:
+        blocks = changes["model"]["stack"]["blocks"].values()
+        for branch in (branch for block in blocks for branch in block["branches"]):
+            if kind_of(PartSpec, branch["part"]["kind"]).causal_only:
+                branch["part"] = {"kind": "bidirectional", "part": branch["part"]}
+    return TomlLayers.of(changes, f"arm {name}")
 
 
 def _refuse_resized(spec: StudySpec, started: Sequence[str]) -> None:
