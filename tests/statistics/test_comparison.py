@@ -43,6 +43,13 @@ def test_seeds_that_agree_but_are_too_few_for_so_many_comparisons_are_told_apart
     assert f"run `{MORE} {cnn.needed.seeds}`" in text
 
 
+def test_the_next_number_of_seeds_is_the_one_that_the_verdict_names() -> None:
+    for values in ([[0.0] * 6, [0.1, 0.5, -0.2, 0.4, 0.3, 0.0]], [[0.0] * 3, [0.1, 0.2, 0.3]]):
+        study = judge(NAMES[:2], values)
+        assert f"`{MORE} {study.next_seeds}`" in verdict(study, MORE)
+    assert judge(NAMES[:2], [[0.0] * 8, [-0.1 - 0.01 * seed for seed in range(8)]]).next_seeds == 16
+
+
 def test_a_bad_run_of_one_arm_leaves_another_open_without_contradiction() -> None:
     lstm, cnn = [-0.115, -0.140, -0.155, -0.165, -0.177, -0.208], [-0.31, -0.33, -0.35, -0.30, -0.36, -0.34]
     study = judge((*NAMES, "mamba"), [[0.0] * 6, lstm, cnn, [-0.26, -0.28, 0.241, -0.30, -0.32, -0.29]])

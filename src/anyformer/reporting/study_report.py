@@ -97,7 +97,7 @@ def _content(results: Results) -> dict[str, Any]:
         "splits": [{"split": name, **counts} for name, counts in (dig(environment, "data", "splits") or {}).items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
         "again": f"{program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
-        "more": f"{program()} compare {path} --seeds {2 * results.spec.seeds}",
+        "more": f"{program()} compare {path} --seeds {results.comparison.next_seeds}",
         "budgets": [] if results.curves is None else results.curves.rows(),
         "study": (results.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,

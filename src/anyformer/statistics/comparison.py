@@ -54,6 +54,14 @@ class Comparison:
         """Whether no arm has enough pairs for a test."""
         return all(one.p is None for one in self.differences)
 
+    @property
+    def next_seeds(self) -> int:
+        """Number of seeds to run next: as many as may settle the nearest open difference, or twice as many as now."""
+        if self.is_look:
+            return max(USUAL, self.seeds + 2)
+        estimates = [one.needed.seeds for one in self.differences if one.needed]
+        return min((seeds for seeds in estimates if seeds < MOST), default=2 * self.seeds)
+
 
 def judge(
     names: Sequence[str], values: ArrayLike, baseline: int = 0, *, metric: str = "loss", level: float = LEVEL
@@ -110,7 +118,7 @@ def _look(study: Comparison, about: str, more: str) -> str:
     most = max(one.pairs for one in study.differences)
     few = f"{spelled(most)} seed{'s' * (most != 1)} cannot tell a difference from chance"
     few = few if most else "no seed has both runs finished"
-    advice = f" Run `{more} {max(USUAL, study.seeds + 2)}`." if more else ""
+    advice = f" Run `{more} {study.next_seeds}`." if more else ""
     each = ". ".join(f"{one.arm} is {_measured(one)}" for one in study.differences)
     return f"A look, not a verdict: {few}. {about}: {each}.{advice}"
 

@@ -16,7 +16,6 @@ from anyformer.core.discovery import program
 from anyformer.core.readable_numbers import clock, counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.reporting.study_report import write_study_report
-from anyformer.statistics.power import USUAL
 from anyformer.study.arm_results import RunResult
 from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
@@ -170,13 +169,8 @@ def columns(shown: Sequence[Row]) -> Table:
 
 def _next(results: Results) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
-    folder, seeds = shlex.quote(str(results.path)), results.spec.seeds
-    needed = [arm.difference.needed.seeds for arm in results.arms if arm.difference and arm.difference.needed]
-    more = max(USUAL, seeds + 2) if results.is_look else min(needed, default=2 * seeds)
-    yield (
-        f"compare {folder} --seeds {more if results.is_look else min(more, 4 * seeds)}",
-        "add seeds; finished runs are reused",
-    )
+    folder = shlex.quote(str(results.path))
+    yield f"compare {folder} --seeds {results.comparison.next_seeds}", "add seeds; finished runs are reused"
     if (run := results.representative) is not None:
         yield f'view {shlex.quote(str(run))} "some text"', f"look inside a model of {results.best.name}"
     yield f"compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
