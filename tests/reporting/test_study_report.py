@@ -1,6 +1,7 @@
 """The page of a study: the verdict first, nothing loaded, nothing that runs, and everything that is promised."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.training.small import text
 from anyformer.reporting.study_charts import front
 from anyformer.reporting.study_report import study_html, study_markdown, write_study_report
 from anyformer.study import Results
+from anyformer.study.study_folder import StudyFolder
 
 EVIL = "<script>alert(1)</script>"
 NAR_53 = ("params", "ops", "steps/s", "memory", "early loss", "valid loss", "test loss", "more perplexity")
@@ -73,6 +75,16 @@ def test_a_page_markdown_and_json_lie_in_the_folder(results: Results) -> None:
     path = write_study_report(results)
     assert path.name == "report.html"
     assert {"report.html", "report.md", "report.json"} <= {item.name for item in Path(results.folder.path).iterdir()}
+
+
+def test_an_interrupted_study_is_finished_before_seeds_are_added(results: Results, tmp_path: Path) -> None:
+    shutil.copytree(results.path, tmp_path / "study")
+    shutil.rmtree(tmp_path / "study" / "transformer" / "seed-1")
+    cut = Results(StudyFolder(tmp_path / "study"))
+    go_on = f"anyformer compare {tmp_path / 'study'}"
+    assert f"1 of 4 runs are not finished: run `{go_on}`." in cut.verdict and "--seeds" not in cut.verdict
+    page = study_html(cut)
+    assert f"{go_on}</pre>" in page and "lstm seed 1" in page and "transformer seed 1" not in page
 
 
 def test_the_front_holds_whom_nobody_beats_in_both() -> None:

@@ -97,7 +97,7 @@ def _content(results: Results) -> dict[str, Any]:
         "splits": [{"split": name, **counts} for name, counts in (dig(environment, "data", "splits") or {}).items()],
         "environment": [(key, str(value)) for key, value in environment.items() if key != "data"],
         "again": f"{program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
-        "more": f"{program()} compare {path} --seeds {results.comparison.next_seeds}",
+        "more": f"{program()} {results.next_words}",
         "budgets": [] if results.curves is None else results.curves.rows(),
         "study": (results.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,
@@ -165,7 +165,8 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
 def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
     """Name, state and error of each run that failed."""
     for arm in results.arms:
-        yield from ((f"{arm.name} seed {run.seed}", run.state, run.why) for run in arm.failed)
+        begun = [run for run in arm.failed if run.state != "missing"]
+        yield from ((f"{arm.name} seed {run.seed}", run.state, run.why) for run in begun)
         for task, runs in arm.later.items():
             broken = [(seed, one) for seed, one in enumerate(runs) if one.state == "failed"]
             yield from ((f"{arm.name} seed {seed}, {task}", one.state, one.why) for seed, one in broken)

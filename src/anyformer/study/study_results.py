@@ -93,6 +93,17 @@ class Results:
         return next((one for one in every if one and one.split == name), None)
 
     @property
+    def unfinished(self) -> int:
+        """Number of runs that have not begun or were interrupted; a failed run is not repeated."""
+        return sum(run.state not in ("complete", "failed") for runs in self.runs.values() for run in runs)
+
+    @property
+    def next_words(self) -> str:
+        """The words after `anyformer` that finish the study, or add seeds if all its runs have ended."""
+        words = f"compare {shlex.quote(str(self.path))}"
+        return words if self.unfinished else f"{words} --seeds {self.comparison.next_seeds}"
+
+    @property
     def best(self) -> ArmResult:
         """The arm with the lowest mean loss."""
         return min(self.arms, key=lambda arm: (math.isnan(loss := arm.mean(self.metric).value), loss))
@@ -120,16 +131,20 @@ class Results:
     @property
     def verdict(self) -> str:
         """The verdict of the study in sentences: first what its controls show, last everything that limits it."""
-        sentences = [verdict(self.comparison, f"anyformer compare {shlex.quote(str(self.path))} --seeds")]
+        more = "" if self.unfinished else f"anyformer compare {shlex.quote(str(self.path))} --seeds"
+        sentences = [verdict(self.comparison, more)]
         if self.curves is not None:
             sentences = [f"After {self.curves.steps[-1]:,} steps:", *sentences, *self.curves.sentences]
         return " ".join([*controls_sentence(self.controls), *sentences, *self.cautions])
 
     @property
     def cautions(self) -> list[str]:
-        """What to know about the verdict: its data, unequal costs, rates at an edge, and missing runs."""
+        """What to know about the verdict: open and failed runs, its data, unequal costs, and rates at an edge."""
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
+        total = sum(map(len, self.runs.values()))
+        go_on = f"{self.unfinished} of {total} runs are not finished: run `anyformer {self.next_words}`."
         return [
+            *([go_on] if self.unfinished else []),
             *([] if self.judged is None else [_basis(self.judged)]),
             *unequal_costs(self),
             *rates_at_the_edge(self),

@@ -170,7 +170,7 @@ def columns(shown: Sequence[Row]) -> Table:
 def _next(results: Results) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
     folder = shlex.quote(str(results.path))
-    yield f"compare {folder} --seeds {results.comparison.next_seeds}", "add seeds; finished runs are reused"
+    yield results.next_words, "add seeds; finished runs are reused"
     if (run := results.representative) is not None:
         yield f'view {shlex.quote(str(run))} "some text"', f"look inside a model of {results.best.name}"
     yield f"compare {folder}/study.toml --out {folder}-again", "repeat the whole study"
