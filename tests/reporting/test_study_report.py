@@ -77,6 +77,11 @@ def test_a_page_markdown_and_json_lie_in_the_folder(results: Results) -> None:
     assert {"report.html", "report.md", "report.json"} <= {item.name for item in Path(results.folder.path).iterdir()}
 
 
+def test_the_page_states_one_distance_from_the_matched_budget(results: Results, page: str) -> None:
+    off = f"{abs(results.arms[1].arm.off):.1%} (lstm)"
+    assert f"to {off}" in page and f"Matched: the number of parameters, at most {off} from transformer." in page
+
+
 def test_an_interrupted_study_is_finished_before_seeds_are_added(results: Results, tmp_path: Path) -> None:
     shutil.copytree(results.path, tmp_path / "study")
     shutil.rmtree(tmp_path / "study" / "transformer" / "seed-1")

@@ -69,8 +69,7 @@ def _content(results: Results) -> dict[str, Any]:
     finished = [run for run in runs if run.state == "complete"]
     files = RunFiles(finished[0].folder) if finished else None
     environment = files.environment if files else {}
-    within = f", to within {results.spec.tolerance:.0%} of {results.comparison.baseline}"
-    matched = MATCHED[results.spec.match] + (within if results.spec.match != "none" else "")
+    farthest = f", at most {_farthest(results)} from {results.comparison.baseline}"
     return {
         "name": folder.name,
         "look": results.is_look,
@@ -85,7 +84,7 @@ def _content(results: Results) -> dict[str, Any]:
         "colours": shown.words,
         "metric": results.comparison.metric,
         "baseline": results.comparison.baseline,
-        "matched": matched,
+        "matched": MATCHED[results.spec.match] + (farthest if results.spec.match != "none" else ""),
         "trials": results.spec.tuning.trials,
         "sizes": [_sizing(arm) for arm in results.arms],
         "failed": list(_failed(results)),
@@ -105,15 +104,20 @@ def _content(results: Results) -> dict[str, Any]:
 
 
 def _tiles(results: Results, finished: int, runs: int) -> list[tuple[str, str, str]]:
-    farthest = max(results.arms, key=lambda arm: abs(arm.arm.off))
     unmatched = "operations differ, by up " if results.spec.match == "none" else ""
     return [
         ("arms", str(len(results.arms)), f"against {results.comparison.baseline}"),
         ("seeds", str(results.spec.seeds), "paired: the same order of data"),
         ("runs finished", f"{finished}", f"of {runs}"),
-        ("matched", results.spec.match, f"{unmatched}to {abs(farthest.arm.off):.1%} ({farthest.name})"),
+        ("matched", results.spec.match, f"{unmatched}to {_farthest(results)}"),
         ("judged by", results.comparison.metric, results.judged.basis if results.judged else "lower is better"),
     ]
+
+
+def _farthest(results: Results) -> str:
+    """The largest relative difference from the baseline in what is matched, and its arm: 1.4% (lstm)."""
+    farthest = max(results.arms, key=lambda arm: abs(arm.arm.off))
+    return f"{abs(farthest.arm.off):.1%} ({farthest.name})"
 
 
 def _spent(results: Results, environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
