@@ -71,6 +71,10 @@ def test_a_browser_has_nothing_to_complain_about_at_any_width(page: str, tmp_pat
         assert tab.printed().startswith(b"%PDF")
 
 
+def test_commands_in_the_verdict_are_code(results: Results, page: str) -> None:
+    assert f"Run <code>anyformer compare {results.path} --seeds 8</code>." in page and "`" not in page
+
+
 def test_a_page_markdown_and_json_lie_in_the_folder(results: Results) -> None:
     path = write_study_report(results)
     assert path.name == "report.html"

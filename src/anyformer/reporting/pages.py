@@ -52,13 +52,19 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": _cell, "fenced": _fenced}
+    environment.filters |= {"cell": _cell, "code": _code, "fenced": _fenced}
     return environment
 
 
 def _cell(value: Any) -> str:
     """Text for a line or table cell of Markdown, on one line with special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(str(value).split()))
+
+
+def _code(text: str) -> Markup:
+    """Text with commands in backticks as HTML, the commands as code."""
+    pieces = enumerate(text.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(piece) if place % 2 else piece for place, piece in pieces)
 
 
 def _fenced(text: str) -> str:
