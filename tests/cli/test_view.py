@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.viewing.small import EVIL, TEXT, encoder, pair, run
 from anyformer.analysis.head_roles import head_roles
 from anyformer.cli.main import main
 from anyformer.core import Frame, capture
+from anyformer.drawing.figures import one_line
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.token_labels import TokenLabels
 from anyformer.parts.channels.identity import Identity
@@ -34,6 +36,14 @@ def test_a_chosen_layer_head_and_token_give_the_row_of_the_tensor(tmp_path: Path
     assert found["rows"] == ["it"] and found["columns"] == TEXT.split()
     torch.testing.assert_close(torch.tensor(found["weights"][0]), expected)
     assert not (folder / "view.html").exists()
+
+
+def test_a_token_of_white_space_is_a_symbol_in_lines_and_pictures(tmp_path: Path) -> None:
+    view = View.of(run(tmp_path / "run", encoder(), TokenLabels(classes=3))[0], "the wide")
+    names = ["\n", " "]
+    spaced = replace(view, reading=replace(view.reading, names=names)).choose(layer="2")
+    assert [line.split()[0] for line in spaced.lines()[1:]] == ["\u21b5", "\u2423"]
+    assert [one_line(name) for name in (*names, " the", "\x01")] == ["\u21b5", "\u2423", "the", ""]
 
 
 @pytest.mark.row("VIZ-06", clause="several heads are compared: what each one attends to is shown")

@@ -177,9 +177,18 @@ def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Fl
     return Drawing(draw, (max(width, 3.0), max(height, 1.8))).bytes(form)
 
 
+WHITE_SPACE = {
+    " ": "\N{OPEN BOX}",
+    "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}",
+    "\t": "\N{RIGHTWARDS ARROW TO BAR}",
+}
+
+
 def one_line(text: str) -> str:
-    """The text on one line without control characters, which fonts lack and matplotlib warns about."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    """The text on one line without control characters, which fonts lack and matplotlib warns about; a text of white
+    space alone is shown by symbols."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return words or "".join(WHITE_SPACE.get(letter, "") for letter in text)
 
 
 def heatmap(rows: Sequence[Sequence[float]], title: str, colour: str) -> Markup:

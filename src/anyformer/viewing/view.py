@@ -15,7 +15,7 @@ from anyformer.analysis.head_roles import HeadRole
 from anyformer.core import Frame
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
-from anyformer.drawing.figures import picture
+from anyformer.drawing.figures import one_line, picture
 from anyformer.errors import Problem, SpecError
 from anyformer.run import Choice, Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
@@ -160,12 +160,12 @@ class ViewSelection:
     def lines(self) -> list[str]:
         """The selected row with every head's row, or the largest weights of every row, as text."""
         if self.token is None:
-            return [self.title, *(self._line(row, self.rows[row].strip(), 3) for row in range(len(self.rows)))]
+            return [self.title, *(self._line(row, _shown(self.rows[row]), 3) for row in range(len(self.rows)))]
         heads = [one._line(self.token, f"head {head}", 3) for head, one in enumerate(self.by_head(), start=1)]
-        return [self.title, self._line(self.token, self.rows[self.token].strip(), 8), *heads]
+        return [self.title, self._line(self.token, _shown(self.rows[self.token]), 8), *heads]
 
     def _line(self, row: int, name: str, most: int) -> str:
-        strongest = ", ".join(f"{key.strip()} {value:.4f}" for key, value in self.strongest(row, most))
+        strongest = ", ".join(f"{_shown(key)} {value:.4f}" for key, value in self.strongest(row, most))
         return f"{name:>12}  ->  {strongest}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,6 +196,11 @@ def _role(role: HeadRole | None) -> dict[str, Any] | None:
 
 def _refusal(option: str, text: str) -> SpecError:
     return SpecError(problems=[Problem(option, text)])
+
+
+def _shown(token: str) -> str:
+    """A token in a line of text, where white space alone would not be seen."""
+    return token.strip() or one_line(token)
 
 
 def _bare(token: str) -> str:
