@@ -1,6 +1,7 @@
 """Fits of scaling laws: planted laws come back, bands hold, and what is no law gets no curve."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,14 @@ def test_fewer_than_four_different_sizes_get_no_curve() -> None:
     assert isinstance(fit(POWER, np.geomspace(1e4, 1e7, 4), failed), NotEnough)
     chain = np.array([np.geomspace(1e6, 1e9, 8), np.full(8, 1e9)])
     assert isinstance(fit(CHINCHILLA, chain, np.linspace(4, 3, 8)), NotEnough)
+
+
+def test_an_exponent_that_is_refused_is_named_with_its_interval_and_its_law() -> None:
+    sizes, losses = [11104, 16760, 48624, 88384], [4.9659, 4.7404, 4.5248, 4.1411]
+    assert isinstance(fit(POWER, sizes, losses), LawFit)
+    reason = str(fit(POWER_WITH_FLOOR, sizes, losses))
+    ends = re.search(r"the exponent of a power law with a floor, \S+ \((\S+) to (\S+)\), does not differ", reason)
+    assert ends is not None and float(ends[1]) <= 0 < float(ends[2])
 
 
 def test_sizes_and_losses_must_fit_and_be_above_zero() -> None:

@@ -140,8 +140,10 @@ def _weak(law_fit: LawFit[Law]) -> str:
         return f"{law_fit.form.name} explains {share:.0%} of how the loss varies, a law needs {CLEAR:.0%}"
     for place in law_fit.form.exponents:
         interval = law_fit._band(itemgetter(place), 0.0, LEVEL)
-        if interval.low is None or interval.low <= 0:
-            return f"an exponent of {interval.value:.3g} does not differ significantly from 0"
+        assert interval.low is not None and interval.high is not None
+        if interval.low <= 0:
+            exponent = f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+            return f"the exponent of {law_fit.form.name}, {exponent}, does not differ significantly from 0"
     return ""
 
 
