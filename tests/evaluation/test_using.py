@@ -270,6 +270,15 @@ def test_classes_come_with_all_their_probabilities() -> None:
     assert run_of("judged").classify([f"{SENTENCES[0]}\t{SENTENCES[1]}"])[0].label in ("True", "False")
 
 
+def test_stars_from_one_to_five_are_classified(tmp_path: Path) -> None:
+    rows = [{"text": f"{'good ' * stars}film {n}", "stars": stars} for n in range(20) for stars in range(1, 6)]
+    (file := tmp_path / "films.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run = train(
+        str(file), *ONE, "model.embedding.buckets=1024", steps=2, out=tmp_path / "run", cache=tmp_path / "cache"
+    )
+    assert {*run.classify(["good film"])[0].probabilities} == {"1", "2", "3", "4", "5"}
+
+
 def test_a_long_text_loses_its_end_and_says_so() -> None:
     short, long = run_of("classes").classify([SENTENCES[0], " ".join(SENTENCES)])
     assert long.cut and not short.cut

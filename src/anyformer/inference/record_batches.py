@@ -97,7 +97,7 @@ def checked(predictor: Predictor, record: Record) -> Record:
 def _unlabelled(predictor: Predictor, record: Record) -> Record:
     """The record with stand-ins for the labels of training."""
     contents = predictor.contents
-    label = "0" if contents.choices or contents.numbers else contents.classes[0] if contents.classes else None
+    label = contents.classes[0] if contents.classes else "0" if contents.choices or contents.numbers else None
     tags = (contents.tags[0],) * len(record.text.split(" ")) if contents.tags else ()
     where = record.where or repr(record.text[:40])
     if contents.pair and record.target is None:
