@@ -53,6 +53,8 @@ def model_card(folder: Path, target: CardTarget) -> ModelCard:
     content = report_content(facts)
     task = next((task for ending, task in TASKS.items() if target.model.endswith(ending)), "feature-extraction")
     imported = dig(facts.files.environment, "imported", "model_type")
+    objective = dig(facts.files.recipe, "objective") or {}
+    answers_numbers = "mean" in objective and objective.get("classes", 1) == 1
     more = {
         "target": target,
         "task": task,
@@ -60,8 +62,6 @@ def model_card(folder: Path, target: CardTarget) -> ModelCard:
         "imported": imported,
         "trained": bool(facts.trained),
         "temperature": dig(facts.files.calibration, "temperature"),
-        "mean": dig(facts.files.environment, "data", "contents", "mean"),
-        "deviation": dig(facts.files.environment, "data", "contents", "deviation"),
-        "numbers": bool(dig(facts.files.environment, "data", "contents", "numbers")),
+        "scale": {name: f"{objective[name]:.6g}" for name in ("mean", "deviation")} if answers_numbers else None,
     }
     return ModelCard(pages.markdown(TEMPLATE, {**content, **more}), bool(content["evaluations"]))
