@@ -8,6 +8,7 @@ import pytest
 from tests.study.small import PAIR
 from tests.study.small import TINY as STUDY
 from tests.training.small import text
+from tests.training.test_chat_runs import chat_file
 
 from anyformer.cli.main import main
 
@@ -40,7 +41,7 @@ def succeeds(command: str, *more: str) -> bool:
     return main([*shlex.split(command)[1:], *more]) == 0
 
 
-@pytest.mark.parametrize("task", ["generate", "classify", pytest.param("fill", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", ["generate", "classify", "chat", pytest.param("fill", marks=pytest.mark.slow)])
 def test_what_train_suggests_succeeds(home: Path, capsys: Capture, task: str) -> None:
     target: dict[str, tuple[str, ...]] = {
         "generate": (text(home),),
@@ -51,6 +52,7 @@ def test_what_train_suggests_succeeds(home: Path, capsys: Capture, task: str) ->
             f"data.source.path={text(home)}",
         ),
         "classify": (labelled(home), "model.embedding.buckets=1024"),
+        "chat": (chat_file(home),),
     }
     commands = suggested(capsys, "train", *target[task], *SMALL, "data.tokenizer.kind=byte", "--out", "run")
     assert [command.split()[1] for command in commands] == [task, "evaluate", "runs", "config"]

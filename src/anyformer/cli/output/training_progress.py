@@ -203,9 +203,11 @@ class TrainingProgress(Watcher):
 
 def _next(run: Run) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with an explanation."""
-    folder, objective = shlex.quote(str(run.folder)), run.recipe.objective
-    verb = next((verb for part in objective.parts for verb in part.serves), None) if objective else None
-    inputs = {"generate": "some text", "fill": "some <mask> text", "classify": "some text"}
+    folder, parts = shlex.quote(str(run.folder)), run.recipe.objective.parts if run.recipe.objective else ()
+    verb: str | None = next((verb for part in parts for verb in part.serves), None)
+    if any("chat" in part.default_for for part in parts):
+        verb = "chat"
+    inputs = {"generate": "some text", "fill": "some <mask> text", "classify": "some text", "chat": "some text"}
     if verb:
         yield f'{verb} {folder} "{inputs[verb]}"', "use the model"
     yield f"evaluate {folder}", "scores with confidence intervals"
