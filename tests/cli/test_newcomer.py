@@ -58,11 +58,6 @@ def test_an_architecture_is_chosen_by_a_preset_and_errors_say_so(home: Path, cap
     assert "model.preset=small-encoder" in refused(capsys, 2, "train", text(home), "objective.kind=masked_words")
 
 
-def test_one_json_list_is_refused_with_the_command_for_this_very_file(home: Path, capsys: Capture) -> None:
-    (home / "chat.json").write_text(json.dumps([{"text": "hello"}]))
-    assert "jq -c '.[]' chat.json > chat.lines.jsonl" in refused(capsys, 3, "train", "chat.json")
-
-
 def test_a_reader_sees_neither_control_characters_nor_broken_bytes() -> None:
     assert clean("a\x1ab\ufffdc\u202e\n\td") == "abc\n\td"
 

@@ -95,6 +95,8 @@ def test_conversations_of_sharegpt_are_read(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text(json.dumps({"messages": [message._asdict() for message in talk]}))
     (one,), (other,) = (source_of(str(tmp_path / name)).records() for name in ("a.jsonl", "b.jsonl"))
     assert one.pieces == other.pieces
+    (tmp_path / "list.json").write_text(json.dumps([{"conversations": theirs}, {"conversations": theirs}], indent=1))
+    assert [record.pieces for record in source_of(str(tmp_path / "list.json")).records()] == 2 * [other.pieces]
     (tmp_path / "c.jsonl").write_text(json.dumps({"dialog": theirs}))
     assert next(source_of(str(tmp_path / "c.jsonl"), {"messages": "dialog"}).records()).pieces == other.pieces
 

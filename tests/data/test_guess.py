@@ -60,11 +60,15 @@ def test_fields_of_json_are_known_by_their_names(row: Any, columns: dict[str, st
     assert list(guess(str(path)).records())
 
 
-def test_one_json_list_is_told_how_to_become_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", '[\n{"text": "a"}]')
-    with pytest.raises(DataError, match=r"jq -c '\.\[\]'"):
-        guess(str(path))
-    assert understood(write(tmp_path / "b.json", '{"text": "a"}\n')) == {"kind": "jsonl", "text": "text"}
+def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path: Path) -> None:
+    for text in (
+        '[\n{"text": "a"},\n\n{"text": "b"}]',
+        '{"text": "a"}\n{"text": "b"}\n',
+        '[{"text": "a"}, {"text": "b"}]',
+    ):
+        path = write(tmp_path / "a.json", text)
+        assert understood(path) == {"kind": "jsonl", "text": "text"}
+        assert [record.text for record in guess(str(path)).records()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

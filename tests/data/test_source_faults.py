@@ -107,8 +107,8 @@ def test_bytes_in_another_encoding_are_told_by_line_and_offset(documents: str, t
     path = write(tmp_path / "a.txt", good.encode() + b"fine\ncaf\xe9\n")
     said = complaint(Text(path=path, documents=documents))
     assert f"{path}:1002: byte {len(good.encode()) + 8} (0xe9) is not utf-8" in said
-    assert "data.source.encoding=latin-1" in said
-    assert list(Text(path=path, documents=documents, encoding="latin-1").records())
+    assert "data.source.encoding=cp1252" in said
+    assert list(Text(path=path, documents=documents, encoding="cp1252").records())
 
 
 def test_a_letter_cut_off_at_the_end_is_told(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
     ("line", "said"),
     [
         ('{"text": "a",}', "not JSON: Expecting property name enclosed in double quotes at column 14"),
-        ("[1, 2]", "a JSON list. Each line must be one object: jq"),
+        ("[1, 2]", "expected an object with named fields, got a list"),
         ('"just text"', "expected an object with named fields, got 'just text'"),
         ('{"txt": "a", "id": 1}', "no field 'text'; there is txt, id. Say which: data.source.text=txt"),
         ('{"text": null}', "field 'text' should hold text, got nothing"),
@@ -147,6 +147,19 @@ def test_a_bad_json_line_is_told_with_its_number(line: str, said: str, tmp_path:
     path = write(tmp_path / "a.jsonl", f'{{"text": "fine"}}\n\n{line}\n')
     complained = complaint(JSONLines(path=path))
     assert complained.startswith(f"{path}:3: ") and said in complained
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('\n[{"text": "a"},\n{"text": 1,}]', "a.json:3: not JSON: "),
+        ('[{"text": "a"}, 3]', "a.json:item 2: expected an object with named fields, got 3"),
+        ('[{"text": "a"}]\n{"text": "b"}', "a.json:2: not JSON: Extra data"),
+        ('{\n"text": "a"}', "Write one object a line, or one list of objects."),
+    ],
+)
+def test_a_fault_in_a_json_list_is_told_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    assert said in complaint(JSONLines(path=write(tmp_path / "a.json", text)))
 
 
 def test_a_split_that_is_none_is_told(tmp_path: Path) -> None:

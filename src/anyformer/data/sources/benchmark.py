@@ -19,7 +19,7 @@ from anyformer.data.sources.benchmark_formats import FORMATS
 from anyformer.data.sources.benchmark_stand_ins import STAND_INS
 from anyformer.data.sources.columns import splits_by_name
 from anyformer.data.sources.files import FileSource, existing, files_in, kept, lines
-from anyformer.data.sources.jsonl import parse
+from anyformer.data.sources.jsonl import objects
 from anyformer.errors import DataError
 
 Item = tuple[str, str | None, Any]
@@ -66,16 +66,8 @@ class Benchmark(FileSource, kind="benchmark"):
             return
         splits = splits_by_name(files)
         for name, file in files.items():
-            numbered = lines(file, "utf-8", self.on_error)
-            number, first = next(numbered, (1, ""))
-            if first.lstrip().startswith("["):  # WebQuestions is one JSON list
-                rows = json.loads("\n".join([first, *(line for _, line in numbered)]))
-                yield from ((f"{file}:row {place}", splits.get(name), row) for place, row in enumerate(rows, 1))
-                continue
-            yield f"{file}:{number}", splits.get(name), _row(first, f"{file}:{number}")
-            for number, line in numbered:
-                if line.strip():
-                    yield f"{file}:{number}", splits.get(name), _row(line, f"{file}:{number}")
+            for where, parse in objects(file, "utf-8", self.on_error):
+                yield where, splits.get(name), _row(parse())
 
     def _halves(self, files: dict[str, Path]) -> Iterator[Item]:
         splits = splits_by_name(files)
@@ -125,7 +117,6 @@ _ANSWERS = {
 """Task -> the field that rows of a test set may lack."""
 
 
-def _row(line: str, where: str) -> Any:
-    row = parse(line, where)
+def _row(row: Any) -> Any:
     nested = row.get("translation") if isinstance(row, dict) else None
     return nested if isinstance(nested, dict) else row

@@ -1,6 +1,6 @@
-"""Conversations: JSON lines with a list of messages, each with a role and a content, or in the form of ShareGPT."""
+"""Conversations: JSON objects with a list of messages, each with a role and a content, or in the form of ShareGPT."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, chat_template, messages_of, refuse_without_answer
 from anyformer.data.record import Record
 from anyformer.data.sources.columns import split_named
-from anyformer.data.sources.files import FileSource, check_encoding, existing, files_in, kept, lines
-from anyformer.data.sources.jsonl import JSONLines, parse
+from anyformer.data.sources.files import FileSource, check_encoding, existing, files_in, kept
+from anyformer.data.sources.jsonl import JSONLines, objects
 from anyformer.errors import DataError
 
 MESSAGES, CONVERSATIONS = "messages", "conversations"
@@ -18,8 +18,8 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(FileSource, kind="chat"):
-    """Conversations (.jsonl): one object a line with `messages`, each with a role (system, user, assistant) and a
-    content; or, as in ShareGPT, with `conversations`, each with a `from` (system, human, gpt) and a `value`."""
+    """Conversations (.jsonl, or one JSON list): objects with `messages`, each with a role (system, user, assistant) and
+    a content; or, as in ShareGPT, with `conversations`, each with a `from` (system, human, gpt) and a `value`."""
 
     path: str
     """The file, or a folder of such files."""
@@ -48,17 +48,12 @@ class Chat(FileSource, kind="chat"):
         return files_in(existing(self.path), *JSONLines.patterns)
 
     def records(self) -> Iterator[Record]:
-        numbered = (
-            (f"{file}:{number}", line)
-            for file in self.files().values()
-            for number, line in lines(file, self.encoding, self.on_error)
-            if line.strip()
-        )
-        return kept(numbered, self._record, self, self.on_error)
+        items = (item for file in self.files().values() for item in objects(file, self.encoding, self.on_error))
+        return kept(items, self._record, self, self.on_error)
 
-    def _record(self, item: tuple[str, str]) -> Record:
-        where, line = item
-        row = parse(line, where)
+    def _record(self, item: tuple[str, Callable[[], Any]]) -> Record:
+        where, parse = item
+        row = parse()
         if not isinstance(row, Mapping) or self.messages not in row:
             raise DataError(f"{where}: has no field {self.messages!r}.")
         messages = messages_of(_with_roles(row[self.messages]), where)

@@ -371,7 +371,7 @@ def _refuse_binary(path: Path, start: bytes, encoding: str) -> None:
 def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError, count: int, line: int) -> str:
     offset = count - len(error.object) + error.start  # the object begins with what the block before left over
     line += error.object[: error.start].count(b"\n")
-    advice = "If you know the encoding, add it: data.source.encoding=latin-1 (or cp1252, utf-16, ...)"
+    advice = "Name its encoding: data.source.encoding=cp1252 (Western European Windows; or latin-1, utf-16, ...)"
     return f"{path}:{line}: byte {offset} (0x{error.object[error.start]:02x}) is not {encoding}. {advice}"
 
 

@@ -1,22 +1,22 @@
-"""JSON lines: one object a line, plain, gzip or zstd."""
+"""JSON lines, one object a line, or one JSON list of objects; plain, gzip or zstd."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from anyformer.data.record import Record
 from anyformer.data.sources.columns import ColumnSource, chosen, record_of
-from anyformer.data.sources.files import check_encoding, lines
+from anyformer.data.sources.files import OnError, check_encoding, lines
 from anyformer.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
 class JSONLines(ColumnSource, kind="jsonl"):
-    """JSON lines (.jsonl, .jsonl.gz, .jsonl.zst): one object a line, fields by name."""
+    """JSON lines (.jsonl, .jsonl.gz, .jsonl.zst), one object a line, or one JSON list of objects: fields by name."""
 
     patterns = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.ndjson")
 
@@ -35,31 +35,33 @@ class JSONLines(ColumnSource, kind="jsonl"):
     def rows(self, file: Path) -> Iterator[Callable[[], Record]]:
         names = chosen(self)
 
-        def read(where: str, line: str) -> Record:
-            return record_of(parse(line, where), names, where)
+        def read(where: str, parse_item: Callable[[], Any]) -> Record:
+            return record_of(parse_item(), names, where)
 
-        for number, line in lines(file, self.encoding, self.on_error):
-            if line.strip():
-                yield partial(read, f"{file}:{number}", line)
+        for where, parse_item in objects(file, self.encoding, self.on_error):
+            yield partial(read, where, parse_item)
 
 
-def parse(line: str, where: str) -> Any:
-    """One line of JSON."""
+def objects(file: Path, encoding: str, on_error: OnError) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The place and a function that parses it: of each line, or of each item if the file is one JSON list."""
+    numbered = lines(file, encoding, on_error)
+    begin, first = next((item for item in numbered if item[1].strip()), (1, ""))
+    if first.lstrip().startswith("["):
+        items = parse("\n".join([first, *(line for _, line in numbered)]), file, begin)
+        yield from ((f"{file}:item {place}", partial(lambda value: value, item)) for place, item in enumerate(items, 1))
+        return
+    for number, line in chain([(begin, first)], numbered):
+        if line.strip():
+            yield f"{file}:{number}", partial(parse, line, file, number)
+
+
+def parse(text: str, file: Path, number: int) -> Any:
+    """The value of a JSON text that begins at this line of the file."""
     try:
-        value = json.loads(line)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        advice = as_lines(where) if line.strip() in ("[", "{") else ""
-        raise DataError(
-            f"{where}: not JSON: {error.msg.removesuffix(' at')} at column {error.colno}.{advice}"
-        ) from None
+        where, what = f"{file}:{number + error.lineno - 1}", error.msg.removesuffix(" at")
+        alone = " Write one object a line, or one list of objects." if text.strip() == "{" else ""
+        raise DataError(f"{where}: not JSON: {what} at column {error.colno}.{alone}") from None
     except (RecursionError, ValueError) as error:  # nested too deep, or a number of too many digits
-        raise DataError(f"{where}: cannot be read as JSON: {error}.") from None
-    if isinstance(value, list):
-        raise DataError(f"{where}: a JSON list.{as_lines(where)}")
-    return value
-
-
-def as_lines(where: str) -> str:
-    """How to turn a file that is one JSON value into lines; `where`: the file, or file:line."""
-    file = re.sub(r":\d+$", "", where)
-    return f" Each line must be one object: jq -c '.[]' {file} > {Path(file).with_suffix('.lines.jsonl')}"
+        raise DataError(f"{file}:{number}: cannot be read as JSON: {error}.") from None

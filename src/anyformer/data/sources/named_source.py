@@ -178,11 +178,9 @@ def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
 def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     rows: list[Any] = []
     encoding, on_error = _how(options)
-    for number, line in islice(filter(lambda item: item[1].strip(), lines(file, encoding, on_error)), csv.SAMPLE):
-        if not rows and line.lstrip().startswith("["):
-            raise DataError(f"{file}: is one JSON list.{jsonl.as_lines(str(file))}")
+    for _, parse in islice(jsonl.objects(file, encoding, on_error), csv.SAMPLE):
         try:
-            rows.append(jsonl.parse(line, f"{file}:{number}"))
+            rows.append(parse())
         except DataError:
             if on_error == "stop":
                 raise
