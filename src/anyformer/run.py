@@ -21,7 +21,7 @@ from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import Record
-from anyformer.data.sources.named_source import NOTHING, relocated, source_of
+from anyformer.data.sources.named_source import NOTHING, relocated, source_with
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import (
     CALIBRATION,
@@ -254,7 +254,7 @@ class Run:
         """The records of a path to data, all or those of a split; without a path, of a split of the run's own data
         (default: validation). `options`: options of the source, such as the fields of text and label."""
         if data is not None:
-            source = source_of(data, options)
+            source = source_with(data, options)
             if source.chat_template is not None and (self.folder / CHAT_TEMPLATE).is_file():
                 source = source.with_("template", (self.folder / CHAT_TEMPLATE).read_text(encoding="utf-8"))
             records = source.records()

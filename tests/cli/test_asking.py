@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.evaluation.runs import SENTENCES, file, run_of
+from tests.evaluation.runs import SENTENCES, file, rows, run_of
 
 from anyformer.cli.main import main
 from anyformer.reporting.run_facts import RunFacts
@@ -75,12 +75,24 @@ def test_prompts_of_standard_input_are_answered_in_order(capsys: Capture, monkey
 def test_a_file_of_any_form_gives_texts(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat runs over the lake\n\nthe fox looks over the wall\n")
     (tmp_path / "a.jsonl").write_text(
-        '{"body": "the cat runs over the lake"}\n{"body": "the fox looks over the wall"}\n'
+        '{"body": "the cat runs over the lake", "remark": "a far longer text than the other column has"}\n'
+        '{"body": "the fox looks over the wall", "remark": "which would be taken if no column were named"}\n'
     )
     plain = lines(capsys, "classify", folder("classes"), "--file", str(tmp_path / "a.txt"))
     table = lines(capsys, "classify", folder("classes"), "-f", str(tmp_path / "a.jsonl"), "source.text=body")
     assert plain == table and [row["label"] for row in plain] == ["water", "land"]
     assert sum(plain[0]["probabilities"].values()) == pytest.approx(1.0)
+
+
+def test_other_data_are_scored_by_the_columns_that_are_named(capsys: Capture, tmp_path: Path) -> None:
+    renamed = [{"Satz": row["text"], "Art": row["label"]} for row in rows("classes")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, renamed)))
+    same = ask(capsys, "evaluate", folder("classes"), file("classes"), "--json", "--no-yardsticks")
+    named = ("source.text=Satz", "source.label=Art")
+    assert (
+        ask(capsys, "evaluate", folder("classes"), str(tmp_path / "a.jsonl"), *named, "--json", "--no-yardsticks")
+        == same
+    )
 
 
 def test_quiet_says_the_label_alone(capsys: Capture) -> None:

@@ -21,7 +21,7 @@ from anyformer.core.plain_data import assign, parse_override, split
 from anyformer.core.schema import describe
 from anyformer.core.spec import no_such_key
 from anyformer.data.sources.files import existing, lines
-from anyformer.data.sources.named_source import source_of
+from anyformer.data.sources.named_source import source_with
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.sampler import Filter, Sampler
@@ -176,7 +176,7 @@ def texts_in(texts: Sequence[str], settings: Settings, file: Path | None, what: 
         path, options = existing(str(file)), settings.get("source", {})
         name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
         if path.is_dir() or name.endswith(TABLES) or options:
-            return (record.text for record in source_of(str(file), options).records())
+            return (record.text for record in source_with(str(file), options).records())
         return (line for _, line in lines(path) if line.strip())
     if file is None and sys.stdin.isatty():
         raise SpecError(f"there is no {what}. Write it after the run, name a file (--file FILE), or pipe lines in.")

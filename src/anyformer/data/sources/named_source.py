@@ -21,7 +21,7 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources import csv, jsonl, parquet
 from anyformer.data.sources.chat import CONVERSATIONS, MESSAGES, Chat
-from anyformer.data.sources.columns import SLOTS, split_named
+from anyformer.data.sources.columns import SAMPLE, SLOTS, split_named
 from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, lines, looks_like_text, readable
 from anyformer.data.sources.folder import Folder
 from anyformer.data.sources.gettext import Gettext
@@ -119,6 +119,11 @@ def _moved(spec: Any, began_in: str) -> Any:
     return replace(spec, **moved)
 
 
+def source_with(target: str, options: Row) -> SourceSpec:
+    """The source of a path or of a built-in name, with the options of the user laid over it."""
+    return decode(SourceSpec, {**source_of(target, options).to_dict(), **options}, "source")
+
+
 def guess(path: str, options: Row = NOTHING) -> SourceSpec:
     """The source that reads this file, folder, two files with a comma between them, or hf://owner/name.
 
@@ -178,7 +183,7 @@ def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
 def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     rows: list[Any] = []
     encoding, on_error = _how(options)
-    for _, parse in islice(jsonl.objects(file, encoding, on_error), csv.SAMPLE):
+    for _, parse in islice(jsonl.objects(file, encoding, on_error), SAMPLE):
         try:
             rows.append(parse())
         except DataError:
@@ -203,7 +208,7 @@ def _has(row: Any, name: str) -> bool:
 
 
 def _parquet(path: str, file: Path, options: Row) -> SourceSpec:
-    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), csv.SAMPLE)), options)})
+    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), SAMPLE)), options)})
 
 
 def _csv(path: str, file: Path, options: Row) -> SourceSpec:
@@ -213,7 +218,7 @@ def _csv(path: str, file: Path, options: Row) -> SourceSpec:
     first = next(text, (1, ""))
     delimiter = str(options.get("delimiter") or (usual if usual == "\t" else max(",;\t", key=first[1].count)))
     quote = str(options.get("quote", "" if delimiter == "\t" else '"'))
-    rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), csv.SAMPLE)]
+    rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), SAMPLE)]
     read = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
     if _is_titled(rows, options):
         titled = [dict(zip(rows[0], cells, strict=False)) for cells in rows[1:]]
