@@ -162,7 +162,7 @@ def test_a_first_row_that_is_probably_a_header_is_told(separator: str, tmp_path:
     (warning,) = guess(str(path)).warnings()
     assert "a.tsv:1" in warning or "a.csv:1" in warning
     assert warning.endswith("data.source.header=yes data.source.text=body data.source.label=kind")
-    named = guess(str(path), {"header": "yes", "text": "body", "label": "kind"})
+    named = guess(str(path), {"header": "yes", "text": "body", "label": "kind"}).with_("label", "kind")
     assert named.warnings() == []
     path.write_text("\n".join(rows))
     assert guess(str(path)).warnings() == []

@@ -3,8 +3,10 @@
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +17,8 @@ from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError
 
 SLOTS = ("text", "target", "label", "tags", "choices", "group", "split")
+SAMPLE = 64
+"""Rows that are looked at to find out what the columns hold."""
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _SPLITS |= dict.fromkeys(("valid", "validation", "val", "dev", "eval"), "valid")
 
@@ -59,8 +63,34 @@ class ColumnSource(FileSource):
     def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *self.patterns)
 
+    def tables(self, file: Path) -> Iterator[Mapping[str, Any]]:
+        """Each row as a table of all its columns by name."""
+        raise NotImplementedError
+
     def warnings(self) -> list[str]:
-        return unread_files(existing(self.path), self.files())
+        return [*unread_files(existing(self.path), self.files()), *self._unread_labels()]
+
+    def _unread_labels(self) -> list[str]:
+        """A warning for each column that may be the label of texts which are read without one."""
+        names = chosen(self)
+        if not names.keys().isdisjoint(("target", "label", "tags", "choices")):
+            return []
+        file = next(iter(self.files().values()))
+        with suppress(DataError):
+            rows = list(islice(self.tables(file), SAMPLE))
+            others = [name for name in (rows[0] if rows else ()) if name not in names.values()]
+            values = {name: {row.get(name) for row in rows} for name in others if _are_scalars(rows, name)}
+            return [
+                f"{file}: only the column {names['text']!r} is read, as plain text. If {name!r} is its label "
+                f"({len(seen)} different values in {len(rows)} rows): data.source.label={name}"
+                for name, seen in values.items()
+                if 2 <= len(seen) <= len(rows) // 4
+            ]
+        return []
+
+
+def _are_scalars(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
+    return all(isinstance(row.get(name), str | int | float) and row[name] != "" for row in rows)
 
 
 def chosen(source: Spec) -> dict[str, str]:

@@ -2,22 +2,20 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from anyformer.data.record import Record
-from anyformer.data.sources.columns import SLOTS, ColumnSource, chosen, make, missing, split_named
+from anyformer.data.sources.columns import SAMPLE, SLOTS, ColumnSource, chosen, make, missing, split_named
 from anyformer.data.sources.files import LONGEST, check_encoding, lines
 from anyformer.errors import DataError, SpecError
 
 Row = tuple[int, list[str]]
-SAMPLE = 64
-"""Rows from which columns and titles are guessed."""
 _TITLES = {*SLOTS, "source", "src", "tgt", "id", "name", "title", "sentence", "class", "category", "review", "document"}
 _TITLES |= {"question", "answer", "summary", "score", "english", "german", "french", "en", "de", "fr", "es", "it"}
 
@@ -52,9 +50,7 @@ class CSV(ColumnSource, kind="csv"):
     def rows(self, file: Path) -> Iterator[Callable[[], Record]]:
         cells_of_rows = self._cells(file)
         start, first = next(cells_of_rows, (1, []))
-        names = chosen(self)
-        named = any(_number(name) is None for name in names.values())
-        titled = self.header == "yes" or (self.header == "auto" and (named or looks_like_header(first)))
+        names, titled = chosen(self), self._titled(first)
         places = {slot: _place(name, slot, first, titled, f"{file}:{start}") for slot, name in names.items()}
 
         def read(number: int, cells: list[str]) -> Record:
@@ -65,6 +61,17 @@ class CSV(ColumnSource, kind="csv"):
         if first and not titled:
             yield partial(read, start, first)
         yield from (partial(read, number, cells) for number, cells in cells_of_rows)
+
+    def tables(self, file: Path) -> Iterator[Mapping[str, Any]]:
+        rows = (cells for _, cells in self._cells(file))
+        first = next(rows, [])
+        names = first if self._titled(first) else [f"#{number}" for number, _ in enumerate(first, 1)]
+        return (dict(zip(names, cells, strict=False)) for cells in (rows if names is first else chain([first], rows)))
+
+    def _titled(self, first: list[str]) -> bool:
+        """Whether the first row has the names of the columns."""
+        named = any(_number(name) is None for name in chosen(self).values())
+        return self.header == "yes" or (self.header == "auto" and (named or looks_like_header(first)))
 
     def warnings(self) -> list[str]:
         file = next(iter(self.files().values()))

@@ -1,7 +1,7 @@
 """JSON lines, one object a line, or one JSON list of objects; plain, gzip or zstd."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -40,6 +40,10 @@ class JSONLines(ColumnSource, kind="jsonl"):
 
         for where, parse_item in objects(file, self.encoding, self.on_error):
             yield partial(read, where, parse_item)
+
+    def tables(self, file: Path) -> Iterator[Mapping[str, Any]]:
+        rows = (parse_item() for _, parse_item in objects(file, self.encoding, self.on_error))
+        return (row for row in rows if isinstance(row, Mapping))
 
 
 def objects(file: Path, encoding: str, on_error: OnError) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -31,6 +31,9 @@ class Parquet(ColumnSource, kind="parquet"):
         names = chosen(self)
         return (partial(record_of, row, names, f"{file}:{n}") for n, row in enumerate(rows(file, names), 1))
 
+    def tables(self, file: Path) -> Iterator[Mapping[str, Any]]:
+        return rows(file, {})
+
 
 def rows(file: Path, names: Mapping[str, str]) -> Iterator[Any]:
     """Every row as a table of the named columns; of all columns if there are no names."""
