@@ -86,6 +86,12 @@ def test_a_checkpoint_that_cannot_be_written_names_its_file_and_leaves_nothing_h
     assert list((home / "run" / "checkpoints").iterdir()) == []
 
 
+def test_a_picture_that_finds_no_room_is_refused_as_out_of_a_resource(home: Path, capsys: Capture) -> None:
+    with files_up_to(1_000):
+        complaint = refused(capsys, 4, "config", "show", "small", "--svg", "small.svg")
+    assert "small.svg: the disk is full" in complaint and not list(home.glob("*.svg*"))
+
+
 def test_the_room_for_checkpoints_is_checked_before_the_first_step(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

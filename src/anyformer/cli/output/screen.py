@@ -21,7 +21,7 @@ from typer import Argument, Option
 from anyformer.core.readable_numbers import human as human
 from anyformer.core.readable_numbers import human_bytes as human_bytes
 from anyformer.core.readable_numbers import human_flops as human_flops
-from anyformer.errors import SpecError
+from anyformer.errors import ResourceError, SpecError, of_os_error
 
 Target = Annotated[str, Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
 Overrides = Annotated[
@@ -159,6 +159,9 @@ def store_as(file: Path, content: str | bytes, option: str) -> None:
     try:
         store(file, content)
     except OSError as error:
+        error.filename = str(file)
+        if isinstance(known := of_os_error(error), ResourceError):
+            raise known from None
         raise SpecError(f"{file}: {error.strerror}. Name another place: {option} FILE.") from None
 
 
