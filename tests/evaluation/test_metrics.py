@@ -19,8 +19,10 @@ from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.matches import match_scores
 from anyformer.evaluation.metrics.numbers import number_scores
 from anyformer.evaluation.metrics.retrieval import ranks_of, retrieval_scores
+from anyformer.evaluation.metrics.score import Score
 from anyformer.evaluation.metrics.summaries import summary_scores
 from anyformer.evaluation.metrics.translations import edit_rate_scores, translation_scores
+from anyformer.statistics.intervals import share
 
 RNG = np.random.default_rng(0)
 WORDS = ["the", "cat", "sat", "on", "a", "mat,", "and", "then", "it", "ran", "away", "from", "small", "dog"]
@@ -252,3 +254,8 @@ def test_a_missing_library_is_named_with_its_line(measure: Any, monkeypatch: pyt
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SpecError, match=r"pip install 'anyformer\[text\]'"):
         measure(["a"], ["a"])
+
+
+def test_one_text_is_called_a_text() -> None:
+    interval = share([1.0])
+    assert interval.low is not None and Score.of(interval, 1, "texts").signature.endswith("of 1 text")

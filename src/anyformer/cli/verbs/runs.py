@@ -24,7 +24,7 @@ def runs(
     Says for each whether it is running, complete or interrupted.
     """
     if not folder.is_dir() and folder != USUAL:
-        raise SpecError(f"{folder}: there is no such folder.")
+        raise SpecError(f"{folder}: {'is a file, not a folder' if folder.exists() else 'there is no such folder'}.")
     runs = find(folder)
     if screen.json:
         screen.data(runs)

@@ -30,8 +30,7 @@ class Score:
     def of(cls, interval: Interval, units: int, what: str, *settings: str) -> "Score":
         """A score of `units` texts, documents, ... (`what`); its signature is `settings` and how the interval was
         found, or why there is none."""
-        single = units == 1 and interval.low is None
-        noun = what.removesuffix("s").replace("querie", "query") if single else what
+        noun = what.removesuffix("s").replace("querie", "query") if units == 1 else what
         has_ends = interval.low is not None
         drawn = f"95% by {interval.method} of {units:,} {noun}" if has_ends else f"{units:,} {noun}: {interval.method}"
         signature = ", ".join([*filter(None, settings), drawn])
