@@ -20,6 +20,13 @@ def test_a_rehearsal_shows_sizes_and_trains_nothing(tmp_path: Path, capsys: pyte
     assert len(found) >= 4 and found[0]["flops"] < found[-1]["flops"] and not (tmp_path / "ladder").exists()
 
 
+def test_too_few_sizes_for_a_prediction_are_named_before_they_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "small", *FEW, "--rungs", "4", "--dry-run"]) == 0
+    assert "needs 4 smaller sizes, here there are 3. Use rungs=5 (--rungs 5)" in capsys.readouterr().err
+    assert main(["scale", "small", *FEW, "--rungs", "5", "--dry-run"]) == 0
+    assert "smaller sizes" not in capsys.readouterr().err
+
+
 def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scale", "small", *FEW, "--rungs", "2", "--minutes", "0", "--out", str(tmp_path / "ladder")]) == 75
     assert "the time is up: all is saved. The same command goes on." in capsys.readouterr().err

@@ -20,7 +20,7 @@ from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.disk import store
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
 from anyformer.run import Run, train
-from anyformer.statistics.scaling import NotEnough
+from anyformer.statistics.scaling import FEWEST_POINTS, NotEnough
 from anyformer.study.judging import judge_run
 from anyformer.study.planning import Size, resized, size_of, width_step
 from anyformer.study.scaling_laws import LadderPoint, Laws, laws
@@ -135,6 +135,16 @@ def scale(
     why = str(law) if isinstance(law, NotEnough) else "the largest was trained before it could be predicted"
     points += [climb(rung) for rung in runs if rung.top]
     return Scaled(name, folder, tuple(points), laws(points), tuple(predictions), "" if predictions else why)
+
+
+def too_few(rungs: int, budgets: int) -> str | None:
+    """A warning if the largest size of a ladder cannot be predicted because there are too few smaller ones."""
+    if budgets > 1 or rungs > FEWEST_POINTS:
+        return None
+    return (
+        f"the largest size will not be predicted: a power law needs {FEWEST_POINTS} smaller sizes, here there are "
+        f"{rungs - 1}. Use rungs={FEWEST_POINTS + 1} (--rungs {FEWEST_POINTS + 1}) or more."
+    )
 
 
 def planned(

@@ -47,9 +47,12 @@ def scale(
     from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
 
     refuse_mistakes(target, overrides or (), recipe_mistakes)
+    from anyformer.cli.output.run_options import note
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
-    from anyformer.study.ladder import planned, scale
+    from anyformer.study.ladder import planned, scale, too_few
 
+    if remark := too_few(rungs, budgets):
+        note(screen, remark)
     words = overrides or []
     if dry_run:
         steps = planned(target, *words, rungs=rungs, budgets=budgets, cache=cache_folder())[1]
