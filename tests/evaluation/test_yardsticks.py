@@ -210,6 +210,9 @@ def test_each_score_of_a_yardstick_has_a_sentence_in_its_unit() -> None:
     lower = YardstickComparison(BagOfWords(), loss, theirs, Interval(-0.04, -0.07, -0.012))
     assert better.sentence == "better than a bag of words by 2.1 points (0.8 to 3.4)"
     assert lower.sentence == "better than a bag of words by 0.040 nats (0.012 to 0.070)"
+    unsettled = YardstickComparison(BagOfWords(), loss, theirs, Interval(0.02, -0.01, 0.05))
+    sentence = "not clearly different from a bag of words: 0.020 nats worse (0.050 worse to 0.010 better)"
+    assert unsettled.sentence == sentence
 
 
 def test_a_study_keeps_a_line_for_each_score(tmp_path: Path) -> None:

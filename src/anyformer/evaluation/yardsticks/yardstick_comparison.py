@@ -45,7 +45,8 @@ class YardstickComparison:
         if not ends and not better:
             return f"the same as {title}"
         if ends and ends[0] <= 0 <= ends[1]:
-            return f"not clearly different from {title}: {amount(better)}{self._interval(ends)}"
+            low, high = (f"{self.score.number(abs(end))} {_side(end)}" for end in ends)
+            return f"not clearly different from {title}: {amount(abs(better))} {_side(better)} ({low} to {high})"
         if better >= 0:
             return f"better than {title} by {amount(better)}{self._interval(ends)}"
         flipped = [-end for end in reversed(ends)]
@@ -123,3 +124,7 @@ def _data(score: Score) -> dict[str, Any]:
 def _score(data: Mapping[str, Any]) -> Score:
     resampled = None if data["resampled"] is None else np.array(data["resampled"], dtype=np.float64)
     return Score(data["value"], data["low"], data["high"], data["signature"], data["units"], resampled=resampled)
+
+
+def _side(gain: float) -> str:
+    return "better" if gain >= 0 else "worse"
