@@ -134,6 +134,12 @@ def test_labels_that_are_nearly_all_the_same_are_told() -> None:
     assert not findings(Labels(), [replace(record, label=str(n % 2)) for n, record in enumerate(TEXTS)])
 
 
+def test_a_class_with_one_example_is_named() -> None:
+    header = Record("tweet", label="mood", where="line 0")
+    finding = the_only(Labels(), [header, *(replace(record, label="ab"[n % 2]) for n, record in enumerate(TEXTS))])
+    assert finding.text.startswith("1 label with one example: 'mood'.") and finding.where == ("line 0",)
+
+
 def test_classes_in_several_spellings_are_named() -> None:
     labels = ["Spam", "spam", "spam ", "ham"] * 150
     finding = the_only(Spellings(), [replace(record, label=labels[n]) for n, record in enumerate(TEXTS)])

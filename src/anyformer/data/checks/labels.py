@@ -1,18 +1,19 @@
-"""Labels with little information: nearly all the same, or all different."""
+"""Labels with little information: nearly all the same, all different, or with a single example."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.core.readable_numbers import part
-from anyformer.data.checks.check import Check, Examination, Facts, Places, quote
+from anyformer.core.readable_numbers import counted, part
+from anyformer.data.checks.check import NAMED, Check, Examination, Facts, Places, quote
 
-MOST = 1 << 16
+MOST, FEW = 1 << 16, 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Check, kind="labels"):
-    """Labels that are nearly constant, or different for every record. Constant ones are refused before."""
+    """Labels that are nearly constant, or different for every record, or have one example. Constant ones are refused
+    before."""
 
     most: Chance = 0.95
     """Share of the most frequent label above which a constant answer is hard to beat."""
@@ -32,7 +33,14 @@ class Labels(Check, kind="labels"):
         if count > self.most * total:
             text = f"{part(count, total, 'labels')} are {quote(label)}: always saying so is hard to beat."
             return [self.finding(text, places[next(name for name in counts if name != label)].where)]
-        if len(counts) > total / 2 and total >= 20 and not (facts.contents.numbers or facts.contents.choices):
+        if total < FEW or facts.contents.numbers or facts.contents.choices:
+            return []
+        if len(counts) > total / 2:
             text = f"{len(counts):,} different labels in {total:,} records: is this the column of the label?"
             return [self.finding(text, places[label].where)]
-        return []
+        single = [label for label, count in counts.items() if count == 1]
+        if not single or facts.contents.tags or len(single) > len(counts) / 2:
+            return []
+        named = ", ".join(quote(label) for label in single[:NAMED]) + (", ..." if len(single) > NAMED else "")
+        text = f"{counted(len(single), 'labels')} with one example: {named}. Is it a typo, or the header of the table?"
+        return [self.finding(text, (place for label in single for place in places[label].where))]
