@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-import torch
 
 from anyformer.core import Amount, Chance, Count, ModelSpec, PartSpec, PoolSpec, Positive, Spec, decode, kind_of
 from anyformer.data.record import SourceSpec
@@ -189,12 +188,6 @@ def test_a_value_of_the_wrong_type_is_refused(key: str, value: Any, complaint: s
 def test_a_kind_that_is_no_string_is_named(kind: Any) -> None:
     (problem,) = problems(changed(head={"kind": kind}))
     assert problem.startswith("head.kind: expected a string, got ")
-
-
-@pytest.mark.parametrize("value", [torch.nn.ReLU(), torch.nn.ReLU])
-def test_a_torch_module_in_place_of_a_part_is_answered_with_the_way_to_make_one(value: Any) -> None:
-    with pytest.raises(SpecError, match=r"part: expected a PartSpec, got .*torch_part\(name, factory\)"):
-        Branch(part=value)
 
 
 @pytest.mark.parametrize(

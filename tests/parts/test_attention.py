@@ -222,7 +222,7 @@ def test_with_frozen_weights_stacked_attention_is_one_matrix() -> None:
     def stack(x: Tensor) -> Tensor:
         for part in (first, second):
             weights = frozen[id(part)]
-            with capture(part, edit=lambda _name, _value, weights=weights: weights):
+            with capture(part, "pattern", edit=lambda _name, _value, weights=weights: weights):
                 x = part(x, Frame()).y
         return x
 
@@ -239,7 +239,7 @@ def test_between_attention_with_frozen_weights_only_a_bent_feed_forward_net_is_n
     weights = torch.rand(1, 3, 5, 5).softmax(-1)
 
     def layer(x: Tensor) -> Tensor:
-        with capture(look, edit=lambda _name, _value: weights):
+        with capture(look, "pattern", edit=lambda _name, _value: weights):
             return look(think(look(x, Frame()).y, Frame()).y, Frame()).y
 
     x, y = torch.randn(2, 1, 5, DIM)

@@ -186,7 +186,7 @@ def test_what_several_processes_cannot_do_is_refused_with_the_reason(tmp_path: P
         with pytest.raises(SpecError, match="muon orthogonalises whole matrices, and these are sharded"):
             tiny(tmp_path, "other", FSDP, "optimizer.kind=muon")
         with pytest.raises(SpecError, match="each process would use other heads"):
-            refuse_cut(BY_TASK, World(rank=rank, size=2), divided=True)
+            refuse_cut(BY_TASK, World(rank=rank, size=2), sharded=True)
 
     together(work)
 

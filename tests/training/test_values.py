@@ -184,3 +184,9 @@ def test_a_choice_or_spec_of_another_type_is_refused_in_python(make: Callable[[]
 def test_a_list_equals_the_same_values_as_a_tuple() -> None:
     branches = [Branch(part=MLP())]
     assert Block(branches=branches) == Block(branches=tuple(branches))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [torch.nn.ReLU(), torch.nn.ReLU])
+def test_a_torch_module_in_place_of_a_part_is_answered_with_the_way_to_make_one(value: Any) -> None:
+    with pytest.raises(SpecError, match=r"part: expected a PartSpec, got .*torch_part\(name, factory\)"):
+        Branch(part=value)
