@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.evaluation.runs import file
 
 from anyformer.cli.output.training_progress import announcement
 from anyformer.data.sources.named_source import measure, source_of
@@ -42,6 +43,12 @@ def test_texts_with_labels_get_words_and_pairs_of_words(reviews: str) -> None:
     recipe = on_cpu(reviews).recipe
     assert recipe.model.to_dict()["embedding"]["kind"] == "n_grams" and recipe.data is not None
     assert recipe.data.context == 32 and recipe.objective is not None and recipe.objective.kind == "classify"
+
+
+def test_words_with_tags_get_a_narrow_encoder_and_few_passes() -> None:
+    loaded = on_cpu(file("tags"))
+    assert loaded.recipe.model.dim == 128 and loaded.recipe.train.steps == 100  # the least number of updates
+    assert loaded.origins["train.steps"] == f"{DERIVED}tagged words on a CPU"
 
 
 @pytest.mark.parametrize(("words", "size"), [("kind=byte", 363), ("kind=bpe size=5000", 5000), ("kind=character", 512)])
@@ -84,7 +91,7 @@ def test_generated_sequences_keep_the_usual_recipe() -> None:
 def test_the_recipe_of_every_rule_is_valid(rule: Rule, notes: str, reviews: str) -> None:
     labelled = source_of(reviews)
     sources = {"text": source_of(notes), "pair": source_of("number_words"), "classes": labelled, "numbers": labelled}
-    source = sources[rule.forms[0]]
+    source = {**sources, "tags": source_of(file("tags"))}[rule.forms[0]]
     layers = TomlLayers.of({"data": {"source": source.to_dict()}}, "test").on(rule.layers(measure(source)))
     recipe = decode_recipe(provisional(layers), "test").recipe
     assert decode_recipe(provisional(draft(recipe)), "test").recipe.train.steps
