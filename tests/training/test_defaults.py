@@ -1,5 +1,6 @@
 """What `train PATH` chooses: from the data and the kind of device, under what the user names, with its reasons."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from anyformer.training.recipes.resolve import draft, outline, provisional
 from anyformer.training.recipes.toml_layers import COMMAND_LINE, TomlLayers
 
 TEXT = "A sentence that is long enough to be cut somewhere. " * 40
+
+
+CONVERSATION = [{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]
 
 
 @pytest.fixture
@@ -88,10 +92,11 @@ def test_generated_sequences_keep_the_usual_recipe() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.title)
-def test_the_recipe_of_every_rule_is_valid(rule: Rule, notes: str, reviews: str) -> None:
+def test_the_recipe_of_every_rule_is_valid(rule: Rule, notes: str, reviews: str, tmp_path: Path) -> None:
     labelled = source_of(reviews)
     sources = {"text": source_of(notes), "pair": source_of("number_words"), "classes": labelled, "numbers": labelled}
-    source = {**sources, "tags": source_of(file("tags"))}[rule.forms[0]]
+    (tmp_path / "chat.json").write_text(json.dumps([{"messages": CONVERSATION}]))
+    source = {**sources, "tags": source_of(file("tags")), "chat": source_of(str(tmp_path / "chat.json"))}[rule.forms[0]]
     layers = TomlLayers.of({"data": {"source": source.to_dict()}}, "test").on(rule.layers(measure(source)))
     recipe = decode_recipe(provisional(layers), "test").recipe
     assert decode_recipe(provisional(draft(recipe)), "test").recipe.train.steps
