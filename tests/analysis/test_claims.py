@@ -169,6 +169,9 @@ def test_other_figures_give_another_verdict(name: str, change: dict[str, Any], w
 @pytest.mark.parametrize(
     ("name", "change", "word"),
     [
+        ("CLM-18", {"LSTM": [[0.125] * 4] * 3}, "does not hold"),
+        ("CLM-18", {"LSTM": [[1.0] * 4] * 3}, "does not hold"),
+        ("CLM-18", {"RNN": [[0.125] * 3 + [0.4]] * 3}, "does not hold"),
         ("CLM-21", {"RNN": [[1.0] * 4 + [0.9]] * 3}, "does not hold"),
         ("CLM-21", {"LSTM": [[1.0] * 5, [1.0] * 5, [0.5] * 5]}, "does not hold"),
         ("CLM-21", {"Transformer": [[1.0] * 5] * 3}, "does not hold"),

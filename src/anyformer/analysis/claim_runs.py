@@ -9,8 +9,11 @@ from statistics import fmean
 import torch
 
 from anyformer.core import Frame
+from anyformer.data.record import SourceSpec
 from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.disk import RECIPE
+from anyformer.evaluation.evaluating import evaluate
+from anyformer.evaluation.metrics.metric import Job
 from anyformer.run import Run, train
 
 QUIET = (
@@ -27,7 +30,7 @@ PATTERN_RECIPE = ("data.tokenizer.kind=character", "data.context=32", "data.vali
                   "train.steps=300", "train.batch_tokens=2048", "optimizer.lr=1e-3")  # fmt: skip
 
 
-def learn(folder: Path, name: str, target: str, *overrides: str) -> Run:
+def learn(folder: Path, name: str, target: str | SourceSpec, *overrides: str) -> Run:
     """Trains into `folder/name`; an existing run is resumed and not repeated."""
     out = folder / name
     if (out / RECIPE).is_file():
@@ -46,6 +49,12 @@ def stack(mixer: str, *, dim: int = 64, depth: int = 2, encoder: bool = False) -
 def accuracy(run: Run) -> float:
     """Accuracy on 500 validation texts of the run."""
     return run.evaluate(metrics=("accuracy",), limit=500)["accuracy"].value
+
+
+def right_on(run: Run, task: SyntheticTask) -> float:
+    """Accuracy on the texts of a task with labels, which may differ from those that were learned."""
+    job = Job(predictor=run.trained(), records=list(task.records()))
+    return evaluate(job, ("accuracy",)).scores["accuracy"].value
 
 
 def symbols_right(run: Run) -> float:
