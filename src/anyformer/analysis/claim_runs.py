@@ -52,7 +52,7 @@ def accuracy(run: Run) -> float:
 
 
 def right_on(run: Run, task: SyntheticTask) -> float:
-    """Accuracy on the texts of a task with labels, which may differ from those that were learned."""
+    """Accuracy on the labelled texts of a task, which need not be the task that the run was trained on."""
     job = Job(predictor=run.trained(), records=list(task.records()))
     return evaluate(job, ("accuracy",)).scores["accuracy"].value
 

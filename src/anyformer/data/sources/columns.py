@@ -81,8 +81,8 @@ class ColumnSource(FileSource):
             others = [name for name in (rows[0] if rows else ()) if name not in names.values()]
             values = {name: {row.get(name) for row in rows} for name in others if _are_scalars(rows, name)}
             return [
-                f"{file}: only the column {names['text']!r} is read, as plain text. If {name!r} is its label "
-                f"({len(seen)} different values in {len(rows)} rows): data.source.label={name}"
+                f"{file}: only the column {names['text']!r} is read, as plain text. The column {name!r} has "
+                f"{len(seen)} different values in {len(rows)} rows; if it is the label: data.source.label={name}"
                 for name, seen in values.items()
                 if 2 <= len(seen) <= len(rows) // 4
             ]
