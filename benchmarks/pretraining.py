@@ -157,7 +157,7 @@ def run_all(folder: Path, out: Path, scale: Scale, workers: int, minutes: float)
                 cell = running.pop(future)
                 if error := future.exception():
                     failed.add(cell.key)
-                    print(f"{cell}: failed\n{''.join(traceback.format_exception(error))[-2000:]}", flush=True)
+                    print(f"{cell}: failed\n{''.join(traceback.format_exception(error))}", flush=True)
                     continue
                 results[cell.key] = future.result()
                 append(out, results[cell.key])

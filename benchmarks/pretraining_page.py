@@ -1,6 +1,7 @@
 """Writes docs/pre-training.md from the stored runs: `python -m benchmarks.pretraining_page`
 
-The runs are those of `python -m benchmarks.pretraining`, in docs/results/pretraining.jsonl.
+The runs are those of `python -m benchmarks.pretraining`, in docs/results/pretraining.jsonl, and those of
+`python -m benchmarks.pretraining_check`, in docs/results/pretraining-check.jsonl.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from benchmarks.pretraining_runs import (
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, RESULTS = DOCS / "pre-training.md", DOCS / "results" / "pretraining.jsonl"
+CHECK = DOCS / "results" / "pretraining-check.jsonl"
 SHAPES = {"next token": "decoder", "masked words": "encoder", "span corruption": "encoder-decoder"}
 INTRODUCTION = """# Pre-training, three ways
 
@@ -68,8 +70,15 @@ of the results, stored before any run; the program refuses to add runs with othe
 """
 
 
-def page(lines: Sequence[Line]) -> str:
-    """The whole page."""
+SECOND_LOOK = """
+## A second look at span corruption
+
+`python -m benchmarks.pretraining_check`: one seed, rates fixed beforehand, chosen after the tables above were known.
+"""
+
+
+def page(lines: Sequence[Line], check: Sequence[Line] = ()) -> str:
+    """The whole page; `check`: the runs of the second look at span corruption."""
     plan, results = next(line for line in lines if line["stage"] == PLAN), results_of(lines)
     settings = plan["settings"]
     seeds = ", ".join(map(str, settings["seeds"]))
@@ -81,6 +90,8 @@ def page(lines: Sequence[Line]) -> str:
         "",
         *_sentences(plan, results),
     ]
+    if check:
+        parts += [SECOND_LOOK, *_second_look(plan, results, check)]
     parts += ["", "## Runs that failed", "", *_failures(plan, results)]
     parts += ["", "## What was pre-trained", "", *_pretrainings(plan, results), "", *_overlap(results)]
     rates = {name: ", ".join(f"{rate:g}" for rate in settings[name]) for name in ("pretraining_rates", "rates")}
@@ -170,6 +181,23 @@ def _gains(plan: Line, results: Results) -> Iterator[str]:
                 note = f", {len(ours)} of {seeds} seeds" if len(ours) < seeds else ""
                 means = f"{fmean(ours):.{digits}f} | {fmean(theirs):.{digits}f}"
                 yield f"{label} | {means} | {_with_ends(gain(ours, theirs), digits)}{note} |"
+
+
+def _second_look(plan: Line, results: Results, check: Sequence[Line]) -> Iterator[str]:
+    """The longer pre-training and its fine-tunings, beside the means of the study."""
+    (longer, *runs), way = check, check[0]["way"]
+    curve = ", ".join(f"{loss:.2f} after {step:,}" for step, loss in longer["curve"])
+    before = _span([run["valid_loss"] for run in _runs(plan, results, PRETRAIN, way)], 2)
+    updates = f"{longer['steps']:,} updates instead of {plan['settings']['steps']:,}"
+    yield f"With {updates} its validation loss is {curve}; in the study it ended at {before}.\n"
+    yield f"| task | score | rate | after {longer['steps']:,} updates | in the study | random weights |"
+    yield "|---|---|---|---|---|---|"
+    for run in runs:
+        for score, value in run["scores"].items():
+            digits = _digits(score)
+            means = [f"{fmean(scores):.{digits}f}" for scores in _scores(plan, results, way, run["task"], score)]
+            label = f"{run['task']} | {score} | {run['rate']:g} | {value['value']:.{digits}f}"
+            yield f"| {label} | {' | '.join(means)} |"
 
 
 def _digits(score: str) -> int:
@@ -297,7 +325,7 @@ def _fine_tunings(plan: Line, results: Results) -> Iterator[str]:
 
 def main() -> None:
     lines = read(RESULTS)
-    PAGE.write_text(page(lines), encoding="utf-8")
+    PAGE.write_text(page(lines, read(CHECK)), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(lines)} lines")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.pretraining import Results, append, best_rate, fine_tunings, missing, results_of, start, trials
 from benchmarks.pretraining_data import cut, letters, read, write_all
-from benchmarks.pretraining_page import PAGE, RESULTS, gain, page
+from benchmarks.pretraining_page import CHECK, PAGE, RESULTS, gain, page
 from benchmarks.pretraining_runs import (
     ARMS,
     DIVERGED,
@@ -266,9 +266,8 @@ def test_an_update_of_each_way_costs_the_same_and_every_task_is_learned(tmp_path
             assert run["scores"].keys() == TASKS[task].metrics(way).keys()
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="the study has not been run")
 def test_the_stored_page_is_made_from_the_stored_runs_with_the_settings_of_the_script() -> None:
     lines = read(RESULTS)
-    assert PAGE.read_text(encoding="utf-8") == page(lines)
+    assert PAGE.read_text(encoding="utf-8") == page(lines, read(CHECK))
     assert lines[0]["settings"] == json.loads(json.dumps(settings(FULL)))
     assert next(missing(Path("nowhere"), results_of(lines)), None) is None
