@@ -48,6 +48,7 @@ from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
 from anyformer.data.sources.benchmark import Benchmark as Benchmark
 from anyformer.data.sources.chat import Chat as Chat
+from anyformer.data.sources.conll import Conll as Conll
 from anyformer.data.sources.csv import CSV as CSV
 from anyformer.data.sources.docstring_summaries import DocstringSummaries as DocstringSummaries
 from anyformer.data.sources.docstrings import Docstrings as Docstrings
@@ -102,6 +103,7 @@ from anyformer.evaluation.metrics.loss_terms import LossTermMetrics as LossTermM
 from anyformer.evaluation.metrics.matches import ExactMatchMetric as ExactMatchMetric
 from anyformer.evaluation.metrics.numbers import NumberMetrics as NumberMetrics
 from anyformer.evaluation.metrics.retrieval import RetrievalMetrics as RetrievalMetrics
+from anyformer.evaluation.metrics.spans import SpanMetrics as SpanMetrics
 from anyformer.evaluation.metrics.summaries import SummaryMetrics as SummaryMetrics
 from anyformer.evaluation.metrics.translations import EditRateMetric as EditRateMetric
 from anyformer.evaluation.metrics.translations import TranslationMetrics as TranslationMetrics
@@ -380,6 +382,7 @@ __all__ = [
     "Classifier",
     "Classify",
     "Concatenate",
+    "Conll",
     "Constant",
     "ContextMetrics",
     "Contrastive",
@@ -591,6 +594,7 @@ __all__ = [
     "SlantedTriangular",
     "Sort",
     "SpanCorruption",
+    "SpanMetrics",
     "Spec",
     "SpecError",
     "Spellings",

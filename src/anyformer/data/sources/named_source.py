@@ -19,7 +19,7 @@ from anyformer.core.fields import did_you_mean
 from anyformer.data.preparation.contents import Contents, ContentsCollector
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
-from anyformer.data.sources import csv, jsonl, parquet
+from anyformer.data.sources import conll, csv, jsonl, parquet
 from anyformer.data.sources.chat import CONVERSATIONS, MESSAGES, Chat
 from anyformer.data.sources.columns import SAMPLE, SLOTS, split_named
 from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, lines, looks_like_text, readable
@@ -161,6 +161,8 @@ def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
     texts = sorted(
         end for end, file in samples.items() if _reader(file.name) is _text and looks_like_text(file, encoding)
     )
+    if texts == [".txt"] and conll.looks_tagged(samples[".txt"], *_how(options)):
+        return conll.Conll(path=path)
     if len(texts) in (0, len(samples)):
         return Folder(path=path)
     return Folder(path=path, pattern=",".join(f"*{ending}" for ending in texts if ending) or "*")
@@ -173,7 +175,11 @@ def _text(path: str, file: Path, options: Row) -> SourceSpec:
         others = [other for name in names if (other := file.with_name(name)).is_file()]
         if len(others) == 1:
             return Pairs(path=path, target_path=str(others[0]))
-    return Text(path=path)
+    return conll.Conll(path=path) if conll.looks_tagged(file, *_how(options)) else Text(path=path)
+
+
+def _conll(path: str, file: Path, options: Row) -> SourceSpec:
+    return conll.Conll(path=path)
 
 
 def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
@@ -319,7 +325,7 @@ def _numbered(rows: list[list[str]]) -> dict[str, str]:
 
 _READERS: dict[str, Reader] = {
     ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _jsonl, ".csv": _csv, ".tsv": _csv,
-    ".po": _gettext, ".mo": _gettext, ".parquet": _parquet,
+    ".po": _gettext, ".mo": _gettext, ".parquet": _parquet, **dict.fromkeys(conll.ENDINGS, _conll),
 }  # fmt: skip
 
 
