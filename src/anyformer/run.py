@@ -68,6 +68,12 @@ class Run:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+
+    def __reduce__(self) -> tuple[type, tuple[Path]]:  # models that are loaded stay behind: a copy loads its own
+        return Run, (self.folder,)
+
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
         checkpoint.refuse_other_folder(Path(folder))
@@ -159,9 +165,8 @@ class Run:
         predictor = self.trained(device, "last")
         for path in paths:
             checkpoint.verify(path)
-        checkpoint.load_weights(
-            predictor.model, average(checkpoint.read(path, only=("model",))["model"] for path in paths)
-        )
+        weights = average(checkpoint.read(path, only=("model",))["model"] for path in paths)
+        checkpoint.load_weights(predictor.model, weights)
         return predictor
 
     def calibrate(self) -> Calibration | None:
@@ -171,8 +176,7 @@ class Run:
         classifies = any("classes" in part.metrics for part in self.recipe.objective.parts)
         if not classifies or not self._data_facts()["splits"].get("valid", {}).get("samples"):
             return None
-        predictor = replace(self.trained(self.recipe.train.device), temperature=1.0)
-        calibration = calibrated(predictor, self.records())
+        calibration = calibrated(replace(self.trained(self.recipe.train.device), temperature=1.0), self.records())
         if calibration is not None:
             facts = {"step": step_of(self.checkpoint("best").name), **calibration._asdict()}
             write(self.folder / CALIBRATION, json.dumps(facts))
@@ -382,8 +386,7 @@ def train(
             notify(f"not calibrated: {error}")
             return
         if calibration is not None:
-            how = f"temperature {calibration.temperature:.2f}"
-            notify(f"calibrated on {calibration.texts:,} validation texts: {how}")
+            notify(f"calibrated on {calibration.texts:,} validation texts: temperature {calibration.temperature:.2f}")
 
     if isinstance(target, Run):
         target = target.folder

@@ -1,6 +1,7 @@
 """Training from Python values: a model, a recipe, sections and data, with nothing written to a file first."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from anyformer.optim.muon import Muon
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.positions.rope import Rope
-from anyformer.run import train
+from anyformer.run import Run, train
 from anyformer.study import compare
 from anyformer.training import Recipe, Trainer, Watcher, load
 from anyformer.training.recipes.recipe import TrainSpec
@@ -37,6 +38,14 @@ def test_a_model_is_trained_on_a_path_and_takes_its_vocabulary_from_it(tmp_path:
     run = train(MODEL, *QUICK, data=text(tmp_path), steps=2, out=tmp_path / "run", cache=tmp_path / "cache")
     assert run.recipe.model == MODEL.with_("vocab", run.tokenizer.words.size)
     assert run.recipe.train.steps == 2 and run.complete
+
+
+def test_a_run_is_opened_by_a_string_and_can_be_pickled_after_it_was_used(tmp_path: Path) -> None:
+    train(MODEL, *QUICK, data=text(tmp_path), steps=2, out=tmp_path / "run", cache=tmp_path / "cache")
+    run = Run(str(tmp_path / "run"))  # type: ignore[arg-type]
+    (written,) = run.generate(["The"])
+    copy = pickle.loads(pickle.dumps(run))
+    assert copy == run and copy.folder == tmp_path / "run" and copy.generate(["The"]) == [written]
 
 
 def test_data_take_a_model_and_an_optimizer_as_sections(tmp_path: Path) -> None:
