@@ -1,5 +1,16 @@
-"""`python -m anyformer`."""
+"""The entry point of `anyformer` and `python -m anyformer`, which also answers a Ctrl-C while the program is loaded."""
 
-from anyformer.cli.main import enter
+import sys
 
-enter()
+from anyformer.errors import INTERRUPTED
+
+try:
+    from anyformer.cli.main import enter
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+__all__ = ["enter"]
+
+if __name__ == "__main__":
+    enter()

@@ -65,6 +65,8 @@ class TrainingError(AnyformerError):
     """A run that cannot continue."""
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT."""
 OUT_OF_TIME = 75
 """Exit code if the time of `--minutes` is up: EX_TEMPFAIL, "try again later"."""
 

@@ -1,5 +1,6 @@
 """The command line itself: exit codes, what is said of mistakes, and that it stays light."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -135,6 +136,13 @@ def test_an_interrupt_during_an_import_is_one_line_whatever_the_import_makes_of_
     assert child.stdout is not None and child.stdout.readline() == "begun\n"
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == "interrupted\n" and child.returncode == 130
+
+
+def test_an_interrupt_while_the_program_is_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    command, environment = [sys.executable, "-m", "anyformer", "cost"], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (result.stderr, result.returncode) == ("interrupted\n", 130)
 
 
 def test_a_reader_that_leaves_early_hears_no_complaint() -> None:

@@ -21,9 +21,8 @@ from typer.main import get_command
 import anyformer
 from anyformer.cli import verbs
 from anyformer.cli.output.screen import Panel, complain, visible
-from anyformer.errors import AnyformerError, Interrupted, memory_errors, of_os_error
+from anyformer.errors import INTERRUPTED, AnyformerError, Interrupted, memory_errors, of_os_error
 
-INTERRUPTED = 130
 HELP = """Build sequence models from interchangeable parts, count their cost, train, compare and inspect them."""
 EPILOG = """[dim]Start here:[/dim]  anyformer train notes.txt
 
