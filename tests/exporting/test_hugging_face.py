@@ -182,3 +182,10 @@ def test_a_refusal_names_the_first_difference_with_both_values(name: str) -> Non
     with pytest.raises(SpecError) as caught:
         counterpart(small(preset).with_(path, value))
     assert words in str(caught.value), str(caught.value)
+
+
+def test_a_refusal_names_a_part_also_of_a_model_that_no_family_comes_near() -> None:
+    bag = {"kind": "classifier", "classes": 2, "pool": {"kind": "attention"}}
+    spec = small("small-encoder").with_("head", bag).with_("embedding", {"kind": "n_grams"})
+    with pytest.raises(SpecError, match=r"differs in model\.stack\.blocks\.layer\.branches\.0\.part: identity"):
+        counterpart(spec.with_("stack.blocks.layer.branches.0.part", {"kind": "identity"}))

@@ -127,11 +127,11 @@ class Family:
         config = {"model_type": self.model_types[0], **self.derived(config), **config}
         try:
             nearest = self.spec(config, present)
+            refused = list[Problem]()
         except SpecError as error:  # the template's values and those of the spec do not fit together
-            return Relative(config, self.template, list(error.problems))
-        return Relative(
-            config, nearest, self._differences(functional(normal_form(nearest)), functional(normal_form(spec)))
-        )
+            nearest, refused = self.template, list(error.problems)
+        differences = self._differences(functional(normal_form(nearest)), functional(normal_form(spec)))
+        return Relative(config, nearest, differences or refused)
 
     def _facts(self, spec: ModelSpec) -> dict[str, Any]:
         """The values of all keys that a spec has a counterpart for."""
