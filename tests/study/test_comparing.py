@@ -317,6 +317,11 @@ def test_matched_by_time_the_faster_arm_takes_more_steps(home: Path) -> None:
     results = tiny(home, slow, "study.match=time", "study.arms=['base', 'deep']", "study.seeds=1", name="timed")
     base, deep = (arm.arm.recipe.train.steps or 0 for arm in results.arms)
     assert base == 4 and 1 <= deep < base
+    first, other = results.arms
+    for ratio, sentence in ((1.5, "compared with base, deep took 1.5 times as long"), (1.05, "")):
+        runs = tuple(replace(run, wall_s=first.mean("wall_s").value * ratio) for run in other.runs)
+        results.__dict__["arms"] = (first, replace(other, runs=runs))  # the times of another machine
+        assert sentence in results.verdict and ("took" in results.verdict) == bool(sentence)
 
 
 @pytest.mark.row("TSK-18", clause="a runner fine-tunes and scores a model on downstream tasks")

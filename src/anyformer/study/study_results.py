@@ -31,6 +31,8 @@ JUDGED = ("difference (95 %)", "p", "effect", "seeds needed", "runs")
 """Headings of the columns with the statistical comparison."""
 FAR = 2.0
 """Ratio of costs from which on the verdict mentions it."""
+LATE = 0.1
+"""Relative difference of training times from which on the verdict mentions it, if they were to be equal."""
 MATCHED = {"params": "parameters are", "flops": "FLOPs are", "time": "time is", "state": "the decoding state is"}
 Row = dict[str, str]
 """Heading -> text."""
@@ -147,6 +149,7 @@ class Results:
             *([go_on] if self.unfinished else []),
             *([] if self.judged is None else [_basis(self.judged)]),
             *unequal_costs(self),
+            *missed_times(self),
             *rates_at_the_edge(self),
             *([f"Runs without a result, left out with their pairs: {', '.join(lost)}."] if lost else []),
         ]
@@ -255,6 +258,22 @@ def unequal_costs(results: Results) -> list[str]:
                 apart.append(f"{arm.name} has {ratio:.2g} times {what}")
     matched = "Nothing is matched" if results.spec.match == "none" else f"Only {MATCHED[results.spec.match]} matched"
     return [f"{matched}: compared with {first.name}, {', '.join(apart)}."] if apart else []
+
+
+def missed_times(results: Results) -> list[str]:
+    """A sentence if the training time was matched, and the runs did not keep to it; empty if they did."""
+    first, *others = results.arms
+    seconds = first.mean("wall_s").value
+    if results.spec.match != "time" or not seconds > 0:
+        return []
+    ratios = {arm.name: arm.mean("wall_s").value / seconds for arm in others}
+    missed = [f"{name} took {ratio:.2g} times as long" for name, ratio in ratios.items() if abs(ratio - 1) > LATE]
+    explained = (
+        "The number of steps follows from a measurement before the study; other work on the machine disturbs it."
+    )
+    return (
+        [f"The training times differ: compared with {first.name}, {', '.join(missed)}. {explained}"] if missed else []
+    )
 
 
 def rates_at_the_edge(results: Results) -> list[str]:
