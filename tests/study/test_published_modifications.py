@@ -127,6 +127,22 @@ def test_operations_relative_to_the_baseline_are_the_published_ones() -> None:
     assert all(abs(ratio - 1) < 0.02 for ratio in ratios.values()), ratios
 
 
+OTHER_FLOPS = {"vanilla-mixture-of-softmaxes", "vanilla-universal", "vanilla-weighted"}
+OTHER_SIZE = ("vanilla-block-sharing", "vanilla-decoder-sharing", "vanilla-universal", "vanilla-experts",
+              "vanilla-switch", "vanilla-product-keys")  # fmt: skip
+"""Modifications that are meant to have fewer or more parameters; a name stands for all that begin with it."""
+
+
+@row(clause="parameters and FLOPs of the variants roughly match the baseline's")
+def test_modifications_cost_about_as_much_as_the_baseline_or_are_known_for_it() -> None:
+    base, names = COUNTED["vanilla"], [line["preset"] for line in TABLE if line["preset"]]
+    assert len(names) == 37
+    for name in names:
+        size, flops = (COUNTED[name][cost] / base[cost] for cost in ("params", "flops_forward"))
+        assert (abs(size - 1) < 0.32) != name.startswith(OTHER_SIZE), name
+        assert (abs(flops - 1) < 0.25) != (name in OTHER_FLOPS), name
+
+
 @row(clause="vocabulary of 32128, SentencePiece pieces with 100 sentinels")
 def test_the_vocabulary_of_the_baseline_is_that_of_t5() -> None:
     base = PROTOCOL["base"]
