@@ -67,6 +67,13 @@ def check_a_failed_run_is_in_the_table(home: Path, capsys: Capture) -> None:
     assert "2 of 3, 1 failed" in out and "lstm 1 of 3" in out and "exists already" in out
 
 
+def test_runs_of_an_arm_that_fail_for_one_reason_share_a_line(home: Path, capsys: Capture) -> None:
+    arms = ("study.arms=['base', 'wild']", "arms.wild.optimizer.lr=1e15", "study.tuning.trials=0")
+    assert main(["compare", text(home), *TINY, *arms, "train.steps=8", "--seeds", "2", "--out", "found"]) == 0
+    summary = capsys.readouterr().out.partition("difference (95 %)")[2]
+    assert summary.count("not finite") == 1 and "found/wild/seed-0 and 1 more of this arm: failed: " in summary
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

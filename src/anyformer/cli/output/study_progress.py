@@ -112,8 +112,8 @@ class StudyProgress(Listener):
             self.console.print(columns(results.curves.rows()))
         for line in results.yardsticks:
             self.log(visible(line.sentence))
-        for run in (run for arm in results.arms for run in arm.failed):
-            self.log(f"{run.folder}: {run.state}{': ' * bool(run.why)}{visible(run.why)}")
+        for failure in _failures(results):
+            self.log(failure)
         self.log(f"\nreport: {page}")
         for command, why in _next(results):
             self.log(f"next: {program()} {command}   ({why})")
@@ -133,6 +133,17 @@ class StudyProgress(Listener):
         ended = {place: run for place, run in results.items() if run.judged or run.state == "failed"}
         self.done |= ended
         return list(ended.values())
+
+
+def _failures(results: Results) -> Iterator[str]:
+    """A line for all runs of an arm that were lost for the same reason."""
+    for arm in results.arms:
+        folders: dict[tuple[str, str], list[Path]] = {}
+        for run in arm.failed:
+            folders.setdefault((run.state, run.why), []).append(run.folder)
+        for (state, why), (first, *others) in folders.items():
+            more = f" and {len(others)} more of this arm" if others else ""
+            yield f"{first}{more}: {state}{': ' * bool(why)}{visible(why)}"
 
 
 def sizes(arms: Sequence[Arm], match: str) -> Table:
