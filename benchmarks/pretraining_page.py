@@ -35,7 +35,8 @@ INTRODUCTION = """# Pre-training, three ways
 Written by `python -m benchmarks.pretraining_page` from docs/results/pretraining.jsonl; do not edit.
 
 Three models learn the same text: a decoder the next token, an encoder masked words (15%), an encoder-decoder span
-corruption (15% in spans of 3). Each has as many FLOPs and about as many parameters. Each is then fine-tuned, beside the
+corruption (15% in spans of 3). All have the same FLOPs and about the same number of
+parameters. Each is then fine-tuned, beside the
 same model with random weights, on two labelled sets and on a task that writes. With seeds {seeds} this is **a look,
 not a verdict** ([studies.md](studies.md)); an interval is for its row alone.
 
@@ -54,7 +55,7 @@ of the results, stored before any run; the program refuses to add runs with othe
   {dropout:g}; the encoder-decoder is narrower, so that parameters agree within 2%.
 - **FLOPs**: those of the cost ledger (`anyformer cost`), forward and backward, of the tokens without padding; a head
   counts at the positions that it predicts. All ways make {steps:,} updates, and the batch of each is as large as makes
-  an update cost the same. So the cheaper a text, the more texts are read: the same text is seen more often.
+  an update cost the same. A way that spends fewer FLOPs on a text reads more texts, and each of them more often.
 - **Pre-training rate**: of {pretraining_rates}, the one with the lowest validation loss after a quarter of the updates
   with seed {trial_seed}, which is not judged. AdamW, cosine with a warm-up of 10%.
 - **Fine-tuning**: the same updates, batches, AdamW and linear schedule for both arms of a model, all weights learn. The
