@@ -72,7 +72,7 @@ class Run:
         object.__setattr__(self, "folder", Path(self.folder))
 
     def __reduce__(self) -> tuple[type, tuple[Path]]:  # models that are loaded stay behind: a copy loads its own
-        return Run, (self.folder,)
+        return Run, (self.folder.absolute(),)
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
@@ -131,13 +131,10 @@ class Run:
         """The model with its tokenizer and objective, ready for inference; auto: on a GPU if there is one."""
         recipe, data = self.recipe, self._data_facts()
         assert recipe.objective is not None
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         if (size := self.tokenizer.words.size) > (known := recipe.model.output_stack.vocabulary):
-            raise CheckpointError(
-                f"{self.folder / TOKENIZER}: has {size} tokens, the model {known}: ids outside the vocabulary. "
-                f"Is it another run's?"
-            )
+            text = f"has {size} tokens, the model {known}: ids outside the vocabulary. Is it another run's?"
+            raise CheckpointError(f"{self.folder / TOKENIZER}: {text}")
         path = self.checkpoint(step)
         models = fresh_models(recipe, recipe.objective, torch.device(device))
         models = checkpoint.filled(models, checkpoint.read(path, only=(*models, "ema")), path)
@@ -159,9 +156,8 @@ class Run:
         the run keeps so many (checkpoint.keep)."""
         paths = self.checkpoints[:last]
         if len(paths) < last:
-            raise CheckpointError(
-                f"{self.folder}: has {len(paths)} checkpoints, not {last} to average. Set checkpoint.keep={last}."
-            )
+            text = f"has {len(paths)} checkpoints, not {last} to average. Set checkpoint.keep={last}."
+            raise CheckpointError(f"{self.folder}: {text}")
         predictor = self.trained(device, "last")
         for path in paths:
             checkpoint.verify(path)
@@ -227,7 +223,11 @@ class Run:
         return classify(self._trained, [parse(text, self._trained) for text in texts], top)
 
     def evaluate(
-        self, data: str | None = None, metrics: Collection[str] = (), limit: int | None = None, split: str | None = None
+        self,
+        data: str | Path | None = None,
+        metrics: Collection[str] = (),
+        limit: int | None = None,
+        split: str | None = None,
     ) -> Scores:
         """The scores of a path to data, with a warning if the run was trained on texts of them; or of the run's own
         validation split."""
@@ -253,7 +253,7 @@ class Run:
         return Yardsticks(self.recipe.objective, train, fingerprint, cache)
 
     def records(
-        self, data: str | None = None, split: str | None = None, options: Mapping[str, Any] = NOTHING
+        self, data: str | Path | None = None, split: str | None = None, options: Mapping[str, Any] = NOTHING
     ) -> Iterator[Record]:
         """The records of a path to data, all or those of a split; without a path, of a split of the run's own data
         (default: validation). `options`: options of the source, such as the fields of text and label."""

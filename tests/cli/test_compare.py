@@ -56,6 +56,20 @@ def test_the_verdict_comes_first_then_the_table_then_what_to_type(home: Path, ca
     assert main(["compare", "found", "--arms", "lstmm"]) == 2
     assert "Did you mean 'lstm'?" in capsys.readouterr().err
     check_a_failed_run_is_in_the_table(home, capsys)
+    check_a_study_is_rehearsed_from_its_folder_and_from_a_pack(capsys)
+
+
+def check_a_study_is_rehearsed_from_its_folder_and_from_a_pack(capsys: Capture) -> None:
+    assert main(["compare", "found", "--pack", "nowhere/found.tgz"]) == 2
+    assert "there is no folder 'nowhere'. Make it first: mkdir -p nowhere" in capsys.readouterr().err
+    assert main(["compare", "found", "--pack", "found.tgz"]) == 0
+    capsys.readouterr()
+    for target in ("found", "found.tgz"):
+        assert main(["compare", target, "--dry-run"]) == 0
+        assert "would train 2 arms x 3 seeds" in capsys.readouterr().out
+    for folder, what in (("found/lstm/seed-0", "a run"), ("found", "a study")):
+        assert main(["data", folder]) == 3
+        assert f"{folder}: is the folder of {what}, not of data. Its recipe is {folder}/" in capsys.readouterr().err
 
 
 def check_a_failed_run_is_in_the_table(home: Path, capsys: Capture) -> None:

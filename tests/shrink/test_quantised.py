@@ -129,6 +129,10 @@ def test_a_quantised_run_cannot_be_trained_or_quantised_again(tmp_path: Path) ->
         quantise(run, tmp_path / "again")
     with pytest.raises(SpecError, match="cannot be trained"):
         train(run.recipe, out=tmp_path / "on")
+    with pytest.raises(SpecError, match="cannot be trained"):
+        train(run.folder, resume=True)
+    with pytest.raises(SpecError, match=r"exists already\. Use another folder"):
+        quantise(str(run_of("language").folder), str(run.folder))
     with pytest.raises(SpecError, match="quantised already"):
         Quantised(model=Quantised(model=decoder()))
 

@@ -46,6 +46,8 @@ def test_a_run_is_opened_by_a_string_and_can_be_pickled_after_it_was_used(tmp_pa
     (written,) = run.generate(["The"])
     copy = pickle.loads(pickle.dumps(run))
     assert copy == run and copy.folder == tmp_path / "run" and copy.generate(["The"]) == [written]
+    with pytest.warns(UserWarning, match="were in the training data"):
+        assert run.evaluate(Path(text(tmp_path)))["loss"].value > 0
 
 
 def test_data_take_a_model_and_an_optimizer_as_sections(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -71,6 +71,8 @@ def export(
 
 def export_run(run: Run, to: To, out: Path | None, *, force: bool, step: Choice) -> ExportResult:
     """Exports one checkpoint of a run."""
+    if to not in get_args(To):
+        raise SpecError(f"to: {to!r} is no format that runs are exported in. Use 'hf' or 'onnx'.")
     path = out or EXPORTS / f"{run.folder.resolve().name}-{to}"
     refuse_occupied(path, force)
     return _to_hugging_face(run, path, force, step) if to == "hf" else _to_onnx(run, path, force, step)

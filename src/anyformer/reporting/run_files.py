@@ -175,7 +175,7 @@ class RunFiles:
         return next((path for path in candidates if (path / "state.json").is_file()), None)
 
 
-def run_folders(root: Path, depth: int = 3) -> Iterator[Path]:
+def run_folders(root: Path, depth: int = 5) -> Iterator[Path]:
     """Run folders at or below a folder; run folders inside a run folder are skipped."""
     if (root / RECIPE).is_file() and (root / "sources.json").is_file():
         yield root

@@ -8,7 +8,7 @@ from anyformer.core import ModelSpec, decode
 from anyformer.errors import SpecError
 from anyformer.objectives.distillation import Distillation
 from anyformer.run import Run, train
-from anyformer.shrink.run_writing import note_origin, source_recipe, with_steps
+from anyformer.shrink.run_writing import note_origin, opened, source_recipe, with_steps
 from anyformer.training.recipes.recipe import Recipe, load
 from anyformer.training.runs.session import Watcher
 
@@ -29,9 +29,15 @@ class StudentSettings:
 
 
 def distil(
-    run: Run, settings: StudentSettings, out: Path, *, cache: Path | None = None, watcher: Watcher | None = None
+    run: Run | str | Path,
+    settings: StudentSettings,
+    out: str | Path,
+    *,
+    cache: Path | None = None,
+    watcher: Watcher | None = None,
 ) -> Run:
     """Trains a student with the run as its teacher, on the data of the run."""
+    run, out = opened(run), Path(out)
     recipe = student_recipe(run, settings)
     assert recipe.objective is not None
     taught = Distillation(objective=recipe.objective, teacher=str(run.folder))

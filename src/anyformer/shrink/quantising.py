@@ -10,12 +10,13 @@ from anyformer.errors import SpecError
 from anyformer.models.quantised import Quantised
 from anyformer.ops.int8_linear import Activations, Int8Linear, quantise_matrix
 from anyformer.run import Run
-from anyformer.shrink.run_writing import write_run
+from anyformer.shrink.run_writing import opened, write_run
 from anyformer.training.runs.checkpoint import load_weights
 
 
-def quantise(run: Run, out: Path, activations: Activations = "int8") -> Run:
+def quantise(run: Run | str | Path, out: str | Path, activations: Activations = "int8") -> Run:
     """Quantises the weights of all matrices of a run's model into a new run folder."""
+    run, out = opened(run), Path(out)
     refuse_quantised(run)
     spec = Quantised(model=run.recipe.model, activations=activations)
     model = quantised_model(spec, run.model().state_dict())

@@ -12,7 +12,7 @@ from anyformer.run import Run, train
 from anyformer.shrink.importance import Evidence, Importance, importance_of
 from anyformer.shrink.pruning import WEIGHTS, PruneAmount, Scope, remove, set_to_zero
 from anyformer.shrink.quantising import refuse_quantised
-from anyformer.shrink.run_writing import note_origin, source_recipe, with_steps, write_run
+from anyformer.shrink.run_writing import note_origin, opened, source_recipe, with_steps, write_run
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs.session import Watcher
 
@@ -68,9 +68,15 @@ class PruneResult:
 
 
 def prune(
-    run: Run, settings: PruneSettings, out: Path, *, cache: Path | None = None, watcher: Watcher | None = None
+    run: Run | str | Path,
+    settings: PruneSettings,
+    out: str | Path,
+    *,
+    cache: Path | None = None,
+    watcher: Watcher | None = None,
 ) -> PruneResult:
     """Prunes the model of a run into a new run folder, and trains it again if `settings.steps` is set."""
+    run, out = opened(run), Path(out)
     refuse_quantised(run)
     amounts, how = settings.parsed(), {"how": "prune", **settings.to_dict()}
     importance, source, start = importance_of(settings.by, settings.seed), run, None

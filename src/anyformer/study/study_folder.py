@@ -25,6 +25,8 @@ STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", 
 CONTROLS = "controls"
 FORMAT = 1
 """Format version of plan.json."""
+MOST_NAMED = 5
+"""Settings that are named if a study is continued with others."""
 FREE_TO_CHANGE = (
     "name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets", "study.tuning.extra",
 )  # fmt: skip
@@ -146,7 +148,10 @@ class StudyFolder:
         changed = changed_leaves(self.document, study.to_dict())
         wrong = {key: pair for key, pair in changed.items() if not key.startswith(FREE_TO_CHANGE)}
         if wrong:
-            listed = [Problem(key, f"{before!r} in {self.path}, {now!r} now.") for key, (before, now) in wrong.items()]
+            first = list(wrong.items())[:MOST_NAMED]
+            listed = [Problem(key, f"{before!r} in {self.path}, {now!r} now.") for key, (before, now) in first]
+            if rest := len(wrong) - len(first):
+                listed.append(Problem("", f"and {rest} more settings differ."))
             advice = "a study is resumed with its own settings. Start another: out=NAME (--out NAME)."
             raise SpecError(problems=[*listed, Problem("", advice)])
 

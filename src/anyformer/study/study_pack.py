@@ -8,6 +8,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from anyformer.disk import CHECKPOINTS, RECIPE
 from anyformer.errors import DataError, SpecError
@@ -20,7 +21,7 @@ LEFT_OUT = (CHECKPOINTS, LOCK, "tensorboard", "LATEST")
 
 def write_pack(folder: Path, file: Path) -> None:
     """Writes the study folder to a .tar.gz file, atomically."""
-    refuse_other_suffix(file)
+    refuse_other_place(file)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with tarfile.open(fresh, "w:gz") as archive:
@@ -31,10 +32,13 @@ def write_pack(folder: Path, file: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def refuse_other_suffix(file: Path) -> None:
-    """Raises SpecError unless a pack may have this name."""
+def refuse_other_place(file: Path) -> None:
+    """Raises SpecError unless a pack may have this name, and its folder exists."""
     if not file.name.endswith(SUFFIXES):
         raise SpecError(f"--pack {file}: the name of the file must end in {' or '.join(SUFFIXES)}.")
+    if not file.parent.is_dir():
+        advice = f"Make it first: mkdir -p {quote(str(file.parent))}"
+        raise SpecError(f"--pack {file}: there is no folder {str(file.parent)!r}. {advice}")
 
 
 def _files(folder: Path) -> Iterator[Path]:

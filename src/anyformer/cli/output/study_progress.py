@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,10 +22,11 @@ from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import Study, read_study
 from anyformer.study.study_cost import Pace, announcement, price_of, total
-from anyformer.study.study_folder import StudyFolder
-from anyformer.study.study_pack import refuse_other_suffix, write_pack
+from anyformer.study.study_folder import STUDY, StudyFolder
+from anyformer.study.study_pack import is_pack, refuse_other_place, unpack, write_pack
 from anyformer.study.study_results import Results, Row, narrow, rows
 from anyformer.training.recipes.resolve import data_of
+from anyformer.training.runs.session import RUNS
 
 REFRESH_S, WIDE = 0.5, 150
 
@@ -35,7 +37,7 @@ class StudyProgress(Listener):
     def __init__(self, screen: Screen, pack: Path | None = None):
         self.screen, self.pack = screen, pack
         if pack is not None:
-            refuse_other_suffix(pack)
+            refuse_other_place(pack)
         self.console = Console(highlight=False, markup=False, stderr=screen.json)
         self.display: LiveDisplay | None = None
         self.folder: StudyFolder | None = None
@@ -188,7 +190,16 @@ def _next(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
-    """Prints the arms that `compare` would train."""
+    """Prints the arms that `compare` would train; `target` may be a study folder or a pack, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        if is_pack(Path(target)):
+            target = str(unpack(Path(target), Path(folder) / "study", RUNS))
+        if (Path(target) / STUDY).is_file():
+            target = str(Path(target) / STUDY)
+        _rehearse(screen, target, words)
+
+
+def _rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
     study = read_study(target, words)
     budgets = study.spec.budgets
     studies = [read_study(target, [*words, "study.budgets=[]", f"train.steps={steps}"]) for steps in budgets] or [study]

@@ -1,5 +1,6 @@
 """`anyformer import`: turns a foreign model into a run folder."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -54,4 +55,4 @@ def import_(
         screen.lines("There is no tokenizer.json, so the run takes token ids but no text.")
     elif not screen.quiet:
         verbs = result.run.trained("cpu").verbs
-        screen.lines(f"Try: anyformer {verbs[0] if verbs else 'embed'} {result.run.folder} TEXT")
+        screen.lines(f"Try: anyformer {verbs[0] if verbs else 'embed'} {shlex.quote(str(result.run.folder))} TEXT")

@@ -4,6 +4,7 @@ For a path, the ending decides the format, and the first rows the columns.
 """
 
 import re
+import shlex
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from anyformer.data.sources.hub import Hub
 from anyformer.data.sources.mixture import MixtureSource
 from anyformer.data.sources.pairs import Pairs
 from anyformer.data.sources.text import Text
+from anyformer.disk import CHECKPOINTS, RECIPE
 from anyformer.errors import DataError
 
 HUB = "hf://"
@@ -119,9 +121,9 @@ def _moved(spec: Any, began_in: str) -> Any:
     return replace(spec, **moved)
 
 
-def source_with(target: str, options: Row) -> SourceSpec:
+def source_with(target: str | Path, options: Row) -> SourceSpec:
     """The source of a path or of a built-in name, with the options of the user laid over it."""
-    return decode(SourceSpec, {**source_of(target, options).to_dict(), **options}, "source")
+    return decode(SourceSpec, {**source_of(str(target), options).to_dict(), **options}, "source")
 
 
 def guess(path: str, options: Row = NOTHING) -> SourceSpec:
@@ -151,6 +153,10 @@ def _how(options: Row) -> tuple[str, OnError]:
 
 
 def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
+    for name, what in (("study.toml", "a study"), (RECIPE, "a run" if (folder / CHECKPOINTS).is_dir() else "a recipe")):
+        if (folder / name).is_file():
+            recipe = shlex.quote(str(folder / name))
+            raise DataError(f"{path}: is the folder of {what}, not of data. Its recipe is {recipe}")
     files = files_in(folder, "*")
     kinds = Counter(_reader(name) for name in files)
     kind = max(kinds, key=lambda kind: (kinds[kind], kind is not _text))  # of equally many, the one with columns

@@ -111,6 +111,7 @@ def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
     loaded = decode_recipe(TomlLayers.of(_facts(document, size, prepared.contents), FROM_DATA).on(document), name)
     recipe = loaded.recipe
     assert recipe.objective is not None and recipe.data is not None
+    refuse_fixed_weights(recipe.model)
     for stack in recipe.model.stacks.values():
         if stack.vocabulary < size:
             raise DataError(
@@ -135,12 +136,17 @@ def data_of(document: TomlLayers) -> DataSpec:
     return decode(DataSpec, document.data["data"], "data")
 
 
+def refuse_fixed_weights(model: ModelSpec) -> None:
+    """Raises SpecError if the weights of a model cannot be trained."""
+    if not model.learns:
+        text = f"the weights of a {model.kind} model cannot be trained. Train the run that it was made from."
+        raise SpecError(problems=[Problem("model.kind", text)])
+
+
 def check_model(recipe: Recipe) -> None:
     """Builds the model without memory, so that one that cannot be built is refused before the data are read."""
     assert recipe.objective is not None and recipe.data is not None
-    if not recipe.model.learns:
-        text = f"the weights of a {recipe.model.kind} model cannot be trained. Train the run that it was made from."
-        raise SpecError(problems=[Problem("model.kind", text)])
+    refuse_fixed_weights(recipe.model)
     check_metrics(recipe.objective)
     spec, context = _adapted(recipe), recipe.data.context
     with at("model"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 import numpy as np
@@ -129,12 +130,14 @@ class RunFolder:
                 item.unlink(missing_ok=True)
 
 
-def refuse_occupied(path: Path) -> None:
-    """Raises SpecError if the folder holds anything but the leftovers of a failed start: runs are never overwritten."""
+def refuse_occupied(path: Path, *, resumes: bool = False) -> None:
+    """Raises SpecError if the folder holds anything but the leftovers of a failed start: runs are never overwritten.
+    `resumes`: the verb can resume a run."""
     leftovers = {LOCK, SOURCES, ENVIRONMENT, TOKENIZER, CHAT_TEMPLATE, f".{RECIPE}"}
     if path.exists() and (not path.is_dir() or any(item.name not in leftovers for item in path.iterdir())):
-        other, same = f"Use another folder: out='{path}-2' (--out {path}-2)", "resume=True (--resume)"
-        raise SpecError(f"{path}: exists already. {other}, or go on training it: {same}.")
+        other = f"Use another folder: out={f'{path}-2'!r} (--out {quote(f'{path}-2')})"
+        same = ", or go on training it: resume=True (--resume)" if resumes else ""
+        raise SpecError(f"{path}: exists already. {other}{same}.")
 
 
 @contextmanager

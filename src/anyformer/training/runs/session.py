@@ -235,7 +235,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
                 checkpoint.refuse_other_folder(Path(source))
             here, path = world.on(early.recipe.train.device), request.path(document)
             if world.leads:
-                refuse_occupied(path)
+                refuse_occupied(path, resumes=True)
                 held.enter_context(locked(path))
             watcher.log("reading the data")
             prepared = prepared_for(data_of(document), request.cache, watcher.log)
