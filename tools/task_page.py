@@ -59,8 +59,8 @@ def _introduction(result: ClaimResult) -> Iterator[str]:
 Written by `python tools/task_page.py` from the stored figures of `anyformer claims {NAME} --train`; do not edit.
 
 What do eight families of models learn of {len(TASKS)} synthetic tasks within {effort.steps} updates, and
-how far beyond the learned length do they generalise? All have {min(sizes):,} to {max(sizes):,} parameters. A task that a
-family has not learned here may be learned with more updates, data or layers.
+how far beyond the learned length do they generalise? All have {min(sizes):,} to {max(sizes):,} parameters. A task
+that a family has not learned here may be learned with more updates, data or layers.
 
 | family | layers |
 | --- | --- |
