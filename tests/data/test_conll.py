@@ -7,6 +7,7 @@ import pytest
 
 import anyformer as af
 from anyformer.data.record import Record
+from anyformer.data.sources import files
 from anyformer.data.sources.conll import Conll
 from anyformer.data.sources.named_source import source_of
 from anyformer.errors import DataError
@@ -70,6 +71,12 @@ def test_a_path_is_known_by_its_ending_or_by_its_tags(tmp_path: Path, name: str)
 
 def test_text_with_two_words_a_line_stays_text(tmp_path: Path) -> None:
     (file := tmp_path / "poem.txt").write_text("two words\nin each\n\nof the\nlines here\n" * 9, encoding="utf-8")
+    assert source_of(str(file)).kind == "text"
+
+
+def test_a_long_text_without_line_ends_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LONGEST", 1000)
+    (file := tmp_path / "book.txt").write_text("all in one line " * 40_000, encoding="utf-8")
     assert source_of(str(file)).kind == "text"
 
 

@@ -8,21 +8,30 @@ become underscores.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from anyformer.core import Count
 from anyformer.data.record import Record
 from anyformer.data.sources.columns import splits_by_name
-from anyformer.data.sources.files import FileSource, OnError, check_encoding, existing, files_in, guarded, kept, lines
+from anyformer.data.sources.files import (
+    SNIFF,
+    FileSource,
+    check_encoding,
+    existing,
+    files_in,
+    guarded,
+    head,
+    kept,
+    lines,
+)
 from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError
 
 ENDINGS = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 UNIVERSAL = 10
 """Columns of CoNLL-U: the number of the word, the word, its lemma, its part of speech, ..."""
-SAMPLE, MOST_COLUMNS = 200, 5
+MOST_COLUMNS = 5
 _CHUNK_TAG = re.compile(r"O|[BILUSE]-\S+")
 _DOCUMENT = "-DOCSTART-"
 
@@ -118,11 +127,12 @@ def _is_left_out(cells: list[str]) -> bool:
     return cells[0] == _DOCUMENT or bool(contracted)
 
 
-def looks_tagged(file: Path, encoding: str, on_error: OnError) -> bool:
-    """True if the first lines are words in columns, with IOB tags in the last one."""
-    sample = (line.split() for _, line in islice(lines(file, encoding, on_error), SAMPLE))
-    rows = [cells for cells in sample if cells]
-    columns = {len(cells) for cells in rows}
-    tags = {cells[-1] for cells in rows}
+def looks_tagged(file: Path, encoding: str) -> bool:
+    """True if the lines at the beginning are words in columns, with IOB tags in the last one."""
+    start = head(file)
+    beginning = start.decode(encoding, "ignore").split("\n")
+    complete = beginning[:-1] if len(start) == SNIFF else beginning
+    rows = [cells for cells in map(str.split, complete) if cells]
+    columns, tags = {len(cells) for cells in rows}, {cells[-1] for cells in rows}
     alike = len(columns) == 1 and 2 <= max(columns) <= MOST_COLUMNS
     return alike and all(map(_CHUNK_TAG.fullmatch, tags)) and tags != {"O"}

@@ -167,7 +167,7 @@ def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
     texts = sorted(
         end for end, file in samples.items() if _reader(file.name) is _text and looks_like_text(file, encoding)
     )
-    if texts == [".txt"] and conll.looks_tagged(samples[".txt"], *_how(options)):
+    if texts == [".txt"] and conll.looks_tagged(samples[".txt"], encoding):
         return conll.Conll(path=path)
     if len(texts) in (0, len(samples)):
         return Folder(path=path)
@@ -181,7 +181,8 @@ def _text(path: str, file: Path, options: Row) -> SourceSpec:
         others = [other for name in names if (other := file.with_name(name)).is_file()]
         if len(others) == 1:
             return Pairs(path=path, target_path=str(others[0]))
-    return conll.Conll(path=path) if conll.looks_tagged(file, *_how(options)) else Text(path=path)
+    tagged = conll.looks_tagged(file, _how(options)[0])
+    return conll.Conll(path=path) if tagged else Text(path=path)
 
 
 def _conll(path: str, file: Path, options: Row) -> SourceSpec:
