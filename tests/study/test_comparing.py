@@ -186,10 +186,11 @@ def test_the_cost_is_announced_and_the_time_follows_from_the_first_runs(calm: Re
     text = announcement(calm.folder.arms, replace(calm.spec, tuning=Tuning(trials=3, share=0.5, extra=2)))
     assert text.startswith("2 arms x 2 seeds = 4 runs and 6 trials of learning rates (50% of a run, 10 at most): ")
     assert " 7.17 k tokens, " in text and text.endswith("FLOP")
-    pace = Pace(calm.folder)
-    none, half = pace.seconds_left([]), pace.seconds_left([("transformer", 0), ("lstm", 0)])
+    pace = Pace([calm.folder])
+    runs = [calm.folder.run(arm.name, seed) for seed in range(2) for arm in calm.arms]
+    none, half = pace.seconds_left([]), pace.seconds_left(runs[:2])
     assert none is not None and half is not None and none == pytest.approx(2 * half) and half > 0
-    assert pace.seconds_left([(arm.name, seed) for arm in calm.arms for seed in range(2)]) == 0
+    assert pace.seconds_left(runs) == 0
 
 
 def test_a_finished_run_that_was_not_judged_is_judged_when_the_study_goes_on(home: Path, calm: Results) -> None:

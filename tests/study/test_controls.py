@@ -1,5 +1,6 @@
 """Controls: comparisons with a known outcome are trained first, shown first, and doubted if they fail."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -75,13 +76,13 @@ class Noting(Listener):
     """Notes for which folder each group of runs was reported."""
 
     def __init__(self) -> None:
-        self.folder, self.trained_in = Path(), list[Path]()
+        self.folders, self.trained_in = list[Path](), list[list[Path]]()
 
-    def planned(self, folder: StudyFolder) -> None:
-        self.folder = folder.path
+    def planned(self, folders: Sequence[StudyFolder]) -> None:
+        self.folders = [folder.path for folder in folders]
 
     def trained(self) -> None:
-        self.trained_in.append(self.folder)
+        self.trained_in.append(self.folders)
 
 
 def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
              "study.seeds=1", "train.steps=2")  # fmt: skip
     listener = Noting()
     results = tiny(tmp_path, *words, listener=listener)
-    assert listener.trained_in == [results.path / "controls" / "known", results.path]
+    assert listener.trained_in == [[results.path / "controls" / "known"], [results.path]]
     assert [arm.name for arm in results.arms] == ["transformer", "lstm"], "an arm of a control is none of the study"
     (outcome,) = results.controls
     assert outcome.name == "known" and results.verdict.startswith("Control")
@@ -103,12 +104,14 @@ def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
     assert tiny(tmp_path, *words).to_dict() == results.to_dict(), "the same command reads the finished study"
 
 
-def test_a_control_may_have_data_of_its_own(tmp_path: Path) -> None:
+def test_controls_with_data_of_their_own_are_trained_together(tmp_path: Path) -> None:
     changes = ["data.source.kind=copy", "data.source.count=200", "data.context=16"]
     recall = f"{{better='transformer', than='lstm', changes={changes}}}"
     alike = "{alike=['other', 'lstm'], within=9.0}"
     words = (f"study.controls.recall={recall}", f"study.controls.plain={alike}", "arms.other.model.dropout=0.1")
-    results = tiny(tmp_path, *words, "study.seeds=1", "train.steps=1")
+    listener = Noting()
+    results = tiny(tmp_path, *words, "study.seeds=1", "train.steps=1", listener=listener)
+    assert listener.trained_in[0] == [results.folder.control(name) for name in ("recall", "plain")]
     recipes = {name: StudyFolder.open(results.folder.control(name)).arms[0].recipe.data for name in ("recall", "plain")}
     assert recipes["recall"].source.kind == "copy" and recipes["recall"].context == 16
     assert recipes["plain"] == results.folder.arms[0].recipe.data

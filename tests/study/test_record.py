@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from anyformer.study.study_record import REGISTERED, SESSIONS, registration_of, 
 class Planned(Listener):
     """Notes what is on the disk before the first run."""
 
-    def planned(self, folder: StudyFolder) -> None:
+    def planned(self, folders: Sequence[StudyFolder]) -> None:
+        (folder,) = folders
         self.registration = registration_of(folder.path)
         self.runs = list(folder.path.glob("*/seed-*"))
 
@@ -70,8 +72,7 @@ def test_the_page_states_tokens_epochs_and_time(results: Results) -> None:
 def test_time_is_counted_over_all_sessions_in_which_runs_were_trained(tmp_path: Path) -> None:
     controlled = ("study.controls.same={alike=['transformer','lstm'],within=9.0}",)
     results = tiny(tmp_path, *controlled, "study.seeds=1")
-    files = sorted(file.relative_to(results.path) for file in results.path.rglob(SESSIONS))
-    assert files == [Path("controls/same") / SESSIONS, Path(SESSIONS)]
+    assert len((results.path / SESSIONS).read_text().splitlines()) == 2, "the controls, and the arms"
     once = seconds_spent(results.path)
     tiny(tmp_path, *controlled, "study.seeds=1")  # everything is finished
     assert seconds_spent(results.path) == once > 0.0

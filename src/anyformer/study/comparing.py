@@ -23,7 +23,7 @@ from anyformer.study.study_record import REGISTERED, timed_session
 from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
-from anyformer.study.workers import Workers, jobs_of, threads_of, workers_for
+from anyformer.study.workers import jobs_of, threads_of, workers_for
 from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
@@ -36,8 +36,8 @@ class Listener:
     def log(self, text: str) -> None:
         """Called with a message for the user."""
 
-    def planned(self, folder: StudyFolder) -> None:
-        """Called before the first run."""
+    def planned(self, folders: Sequence[StudyFolder]) -> None:
+        """Called before the first run of the studies that are trained together: one study, or all of its controls."""
 
     def ended(self, path: Path) -> None:
         """Called when `compare` ends, whether the study is finished or was stopped, with the study folder."""
@@ -46,7 +46,7 @@ class Listener:
         """Called regularly while runs are in progress, to read the folder again."""
 
     def trained(self) -> None:
-        """Called when all runs of the planned folder have ended."""
+        """Called when all runs of the planned folders have ended."""
 
 
 def compare(
@@ -140,36 +140,52 @@ class _Session:
         return results
 
     def controls(self, path: Path, study: Study) -> StudyFolder:
-        """Trains the runs of the controls that are not finished; they need no yardsticks."""
-        folder = _opened(path, study, self.cache, self.listener)
-        self.listener.planned(folder)
+        """Trains the runs of the controls that are not finished, all together; they need no yardsticks."""
+        folder = _opened(path, study, self, len(study.arms))
+        if not study.controls:
+            return folder
+        self.listener.planned([folder])
+        together = sum(len(control.arms) for control in study.controls.values())
+        folders = []
         for name, control in study.controls.items():
             self.listener.log(f"control {name}: {study.spec.controls[name].expected}")
             folder.control(name).mkdir(parents=True, exist_ok=True)
-            self._trained(folder.control(name), control)
+            folders.append(_opened(folder.control(name), control, self, together))
+        self._train(path, folders)
         return folder
 
     def _trained(self, path: Path, study: Study) -> Results:
         """Trains the runs of a study that are not finished, after those of its controls."""
         folder = self.controls(path, study)
-        if study.controls:
-            self.listener.planned(folder)
-        runs = _Runs(folder, self.cache, [])
-        if any(runs.is_open(arm.name, seed) for arm in folder.arms for seed in range(folder.spec.seeds)):
-            workers = workers_for(folder.spec, folder.path, len(folder.arms), self.listener.moved, self.deadline)
-            try:
-                with timed_session(folder.path, jobs_of(folder.spec, len(folder.arms))):
-                    runs.all(workers)
-            finally:
-                workers.close()
-            self.listener.trained()
-        return Results(folder, runs.outcomes)
+        return Results(folder, self._train(path, [folder]))
+
+    def _train(self, path: Path, folders: Sequence[StudyFolder]) -> list[Outcome]:
+        """Tries learning rates, then trains every arm with every seed, in all of these studies at the same time. All
+        arms of a seed come before the next seed, so that the runs of a study that was stopped are paired."""
+        self.listener.planned(folders)
+        studies = {folder.path: _Runs(folder, self.cache) for folder in folders}
+        if not any(runs.open() for runs in studies.values()):
+            return []
+        spec, arms = folders[0].spec, sum(len(folder.arms) for folder in folders)
+        workers = workers_for(spec, path, arms, self.listener.moved, self.deadline)
+        try:
+            with timed_session(path, jobs_of(spec, arms)):
+                while trials := [task for runs in studies.values() for task in runs.trials()]:
+                    for outcome in workers.run(trials):
+                        studies[outcome.task.folder].tried(outcome)
+                tasks = [task for runs in studies.values() for task in runs.open()]
+                outcomes = workers.run(sorted(tasks, key=lambda task: task.seed or 0))
+        finally:
+            workers.close()
+        self.listener.trained()
+        return outcomes
 
 
-def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) -> StudyFolder:
-    """The folder of a study that is resumed, or a new folder with its plan."""
+def _opened(path: Path, study: Study, session: _Session, together: int) -> StudyFolder:
+    """The folder of a study that is resumed, or a new folder with its plan. `together`: arms that share the CPU."""
+    listener = session.listener
     listener.log("reading the data")
-    prepared = prepared_for(data_of(next(iter(study.arms.values()))), cache, listener.log)
+    prepared = prepared_for(data_of(next(iter(study.arms.values()))), session.cache, listener.log)
     judged_split(prepared, study.spec.metric)
     if (path / STUDY).is_file():
         folder = StudyFolder(path)
@@ -180,45 +196,38 @@ def _opened(path: Path, study: Study, cache: Path | None, listener: Listener) ->
     if any(item.name not in (LOCK, ARMS, PLAN, LATER, REGISTERED, f".{STUDY}") for item in path.iterdir()):
         raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: out=NAME (--out NAME).")
     listener.log(f"sizing {len(study.arms)} arms")
-    threads = threads_of(study.spec, len(study.arms))
+    threads = threads_of(study.spec, together)
     return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)
 
 
-@dataclass
 class _Runs:
-    """The runs of a study that are not finished."""
+    """The trials and runs of a study that are not finished."""
 
-    folder: StudyFolder
-    cache: Path | None
-    outcomes: list[Outcome]
-    """Outcomes so far, with the reason of a failure for runs without a folder."""
+    def __init__(self, folder: StudyFolder, cache: Path | None):
+        self.folder, self.cache = folder, cache
+        self.failed: dict[str, dict[float, float]] = {arm.name: {} for arm in folder.arms}
+        self.tunes = not any(folder.run(arm.name, 0).exists() for arm in folder.arms)
 
-    def all(self, workers: Workers) -> None:
-        """Tries learning rates, then trains every arm with every seed. All arms of a seed come before the next seed,
-        so that the runs of a study that was stopped are paired."""
-        if not any(self.folder.run(arm.name, 0).exists() for arm in self.folder.arms):
-            self.tune(workers)
+    def trials(self) -> list[RunTask]:
+        """The next round of trials of learning rates; empty when tuning has ended. All arms have as many trials."""
+        if not self.tunes:
+            return []
+        centers = {arm.name: arm.recipe.optimizer.lr for arm in self.folder.arms}
+        tried = {arm: {**self.failed[arm], **trials_of(self.folder, arm)} for arm in centers}
+        rates = next_trials(centers, self.folder.spec.tuning, tried)
+        longest = max(map(len, rates.values()), default=0)
+        places = [(arm, place) for place in range(longest) for arm in rates if place < len(rates[arm])]
+        return [self.task(arm, rates[arm][place], None) for arm, place in places]
+
+    def tried(self, outcome: Outcome) -> None:
+        """Notes that a trial has ended, which is all that is known of a trial without a folder."""
+        self.failed[outcome.task.arm][outcome.task.rate] = float("inf")
+
+    def open(self) -> list[RunTask]:
+        """The runs that are not finished, with the rates of the best trials."""
         rates = {arm.name: self.rate(arm.name, arm.recipe.optimizer.lr) for arm in self.folder.arms}
         places = [(arm, seed) for seed in range(self.folder.spec.seeds) for arm in rates]
-        tasks = [self.task(arm, rates[arm], seed) for arm, seed in places if self.is_open(arm, seed)]
-        if tasks:
-            self.outcomes += workers.run(tasks)
-
-    def tune(self, workers: Workers) -> None:
-        """Tries learning rates, in rounds: all arms have as many trials."""
-        centers = {arm.name: arm.recipe.optimizer.lr for arm in self.folder.arms}
-        failed: dict[str, dict[float, float]] = {arm: {} for arm in centers}
-        tuning = self.folder.spec.tuning
-        while rates := next_trials(
-            centers, tuning, {arm: {**failed[arm], **trials_of(self.folder, arm)} for arm in centers}
-        ):
-            longest = max(map(len, rates.values()))
-            tasks = [
-                self.task(arm, rates[arm][place], None)
-                for place in range(longest) for arm in rates if place < len(rates[arm])
-            ]  # fmt: skip
-            for outcome in workers.run(tasks):
-                failed[outcome.task.arm][outcome.task.rate] = float("inf")  # unless its folder has a loss
+        return [self.task(arm, rates[arm], seed) for arm, seed in places if self.is_open(arm, seed)]
 
     def rate(self, arm: str, otherwise: float) -> float:
         """The learning rate of an arm: that of its runs if there are any, or the best of its trials."""

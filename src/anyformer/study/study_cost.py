@@ -1,6 +1,7 @@
 """The cost of a study: runs, tokens and FLOPs before it starts, and the time that is left once it runs."""
 
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from anyformer.core.readable_numbers import clock, counted, human, human_flops
@@ -54,29 +55,31 @@ def _trials(tuning: Tuning) -> int:
 
 
 class Pace:
-    """The measured speed of a study, for the time that is left."""
+    """The measured speed of studies that are trained together, for the time that is left."""
 
-    def __init__(self, folder: StudyFolder):
-        self.folder = folder
-        self.seconds_per_step: dict[str, float] = {}
+    def __init__(self, folders: Sequence[StudyFolder]):
+        self.folders = folders
+        self.seconds_per_step: dict[Path, float] = {}
 
-    def seconds_left(self, done: Collection[tuple[str, int]]) -> float | None:
-        """Seconds until the study ends, apart from further trials. `done`: arms and seeds of the runs that have ended.
+    def seconds_left(self, done: Collection[Path]) -> float | None:
+        """Seconds until the studies end, apart from further trials. `done`: folders of the runs that have ended.
         None until every arm was measured in a trial or a run, and if the budget is a time."""
-        arms, spec = self.folder.arms, self.folder.spec
-        for arm in arms:
-            if arm.name not in self.seconds_per_step and (seconds := _seconds_per_step(self.folder, arm.name)):
-                self.seconds_per_step[arm.name] = seconds
-        if any(arm.name not in self.seconds_per_step or arm.recipe.train.steps is None for arm in arms):
+        each = [(folder, arm) for folder in self.folders for arm in folder.arms]
+        left = [self._work_left(folder, arm, done) for folder, arm in each]
+        known = [seconds for seconds in left if seconds is not None]
+        return sum(known) / jobs_of(self.folders[0].spec, len(each)) if len(known) == len(left) else None
+
+    def _work_left(self, folder: StudyFolder, arm: Arm, done: Collection[Path]) -> float | None:
+        """Seconds that one worker needs for the runs and the first trials of an arm that are left."""
+        key, spec = folder.recipe_file(arm.name), folder.spec
+        if key not in self.seconds_per_step and (seconds := _seconds_per_step(folder, arm.name)):
+            self.seconds_per_step[key] = seconds
+        if key not in self.seconds_per_step or arm.recipe.train.steps is None:
             return None
-        total = 0.0
-        for arm in arms:
-            runs = sum((arm.name, seed) not in done for seed in range(spec.seeds))
-            tuning = spec.tuning.trials > 1 and runs == spec.seeds
-            trials = max(0, spec.tuning.trials - len(self.folder.trials(arm.name))) if tuning else 0
-            steps = (arm.recipe.train.steps or 0) * (runs + spec.tuning.share * trials)
-            total += steps * self.seconds_per_step[arm.name]
-        return total / jobs_of(spec, len(arms))
+        runs = sum(folder.run(arm.name, seed) not in done for seed in range(spec.seeds))
+        tuning = spec.tuning.trials > 1 and runs == spec.seeds
+        trials = max(0, spec.tuning.trials - len(folder.trials(arm.name))) if tuning else 0
+        return arm.recipe.train.steps * (runs + spec.tuning.share * trials) * self.seconds_per_step[key]
 
 
 def _seconds_per_step(folder: StudyFolder, arm: str) -> float | None:

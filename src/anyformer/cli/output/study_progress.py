@@ -40,8 +40,8 @@ class StudyProgress(Listener):
             refuse_other_place(pack)
         self.console = Console(highlight=False, markup=False, stderr=screen.json)
         self.display: LiveDisplay | None = None
-        self.folder: StudyFolder | None = None
-        self.done: dict[tuple[str, int], RunResult] = {}
+        self.folders: Sequence[StudyFolder] = ()
+        self.done: dict[Path, RunResult] = {}
         self.began, self.before, self.looked = time.monotonic(), 0, 0.0
         self.pace: Pace | None = None
         self.predicted = False
@@ -57,14 +57,16 @@ class StudyProgress(Listener):
         if not self.screen.quiet:
             self.console.print(text, soft_wrap=True)
 
-    def planned(self, folder: StudyFolder) -> None:
-        self.folder, self.pace, self.done, self.predicted = folder, Pace(folder), {}, False
+    def planned(self, folders: Sequence[StudyFolder]) -> None:
+        self.folders, self.pace, self.done, self.predicted = folders, Pace(folders), {}, False
         self._look()
         self.before, self.began = len(self.done), time.monotonic()
-        known = f" ({counted(self.before, 'runs')} finished before)" if self.before else ""
-        self.log(f"{folder.path}: {announcement(folder.arms, folder.spec)}{known}")
-        if not self.screen.quiet:
-            self.console.print(sizes(folder.arms, folder.spec.match))
+        for folder in folders:
+            finished = sum(run.is_relative_to(folder.path) for run in self.done)
+            known = f" ({counted(finished, 'runs')} finished before)" if finished else ""
+            self.log(f"{folder.path}: {announcement(folder.arms, folder.spec)}{known}")
+            if not self.screen.quiet:
+                self.console.print(sizes(folder.arms, folder.spec.match))
         if self.console.is_terminal and not self.screen.quiet and self.display is None:
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
             self.display.start()
@@ -95,7 +97,8 @@ class StudyProgress(Listener):
             loss = "" if math.isnan(run.test_loss) else f"test loss {run.test_loss:.4f}, "
             end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
             end = f"failed: {visible(run.why)}" if run.state == "failed" else end
-            self.log(f"[{number:>3}/{self._total}] {run.folder.parent.name} seed {run.seed}: {end}")
+            of = f"{run.folder.parents[1].name}: " if len(self.folders) > 1 else ""
+            self.log(f"[{number:>3}/{self._total}] {of}{run.folder.parent.name} seed {run.seed}: {end}")
 
     def finish(self, results: Results) -> None:
         """Writes the report and prints the verdict, the table, failed runs and the path of the report."""
@@ -122,17 +125,16 @@ class StudyProgress(Listener):
 
     @property
     def _total(self) -> int:
-        assert self.folder is not None
-        return len(self.folder.arms) * self.folder.spec.seeds
+        return sum(len(folder.arms) * folder.spec.seeds for folder in self.folders)
 
     def _look(self) -> Sequence[RunResult]:
         """Runs that have been judged or have failed since the last call."""
-        assert self.folder is not None
-        places = [(arm.name, seed) for arm in self.folder.arms for seed in range(self.folder.spec.seeds)]
-        results = {
-            place: RunResult.read(self.folder.run(*place), place[1]) for place in places if place not in self.done
-        }
-        ended = {place: run for place, run in results.items() if run.judged or run.state == "failed"}
+        places = [
+            (folder.run(arm.name, seed), seed)
+            for folder in self.folders for arm in folder.arms for seed in range(folder.spec.seeds)
+        ]  # fmt: skip
+        results = {run: RunResult.read(run, seed) for run, seed in places if run not in self.done}
+        ended = {run: result for run, result in results.items() if result.judged or result.state == "failed"}
         self.done |= ended
         return list(ended.values())
 
