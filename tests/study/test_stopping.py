@@ -56,6 +56,17 @@ def test_a_pack_holds_metrics_and_no_weights(home: Path, calm: Results) -> None:
     assert is_pack(home / "calm.tar.gz") and not is_pack(Path(text(home)))
 
 
+def test_what_all_runs_share_is_packed_once_and_unpacked_for_each(home: Path, calm: Results) -> None:
+    with tarfile.open(home / "calm.tar.gz") as archive:
+        whole = [member.name for member in archive.getmembers() if member.isfile() and "tokenizer" in member.name]
+    there = unpack(home / "calm.tar.gz", home / "unpacked", home)
+    places = [path.relative_to(there) for path in there.rglob("tokenizer.json")]
+    assert len(whole) == 1 and len(places) == len(calm.arms)
+    for place in places:
+        assert (there / place).read_bytes() == (home / "calm" / place).read_bytes()
+        assert (there / place).stat().st_nlink == 1
+
+
 def test_another_machine_goes_on_from_a_pack_without_repeating_runs(home: Path, calm: Results) -> None:
     results = compare(home / "calm.tar.gz", out=home / "there", seeds=2, cache=home / "cache")
     first, second = results.arms[0].runs

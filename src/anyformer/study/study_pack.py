@@ -1,9 +1,11 @@
 """A study in one file, without weights: another machine adds the runs that are missing, and judges all of them.
 
 The file is a .tar.gz of the study folder. It holds recipes, metrics, events and samples of all runs that have ended; a
-run that is not finished needs its checkpoint, so it is left out and trained anew.
+run that is not finished needs its checkpoint, so it is left out and trained anew. What all runs share, like the
+tokenizer, is stored once: its copies are hard links.
 """
 
+import hashlib
 import os
 import tarfile
 from collections.abc import Iterator
@@ -25,8 +27,15 @@ def write_pack(folder: Path, file: Path) -> None:
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with tarfile.open(fresh, "w:gz") as archive:
+            names: dict[bytes, str] = {}  # hash of the content -> the first file with it, in the archive
             for path in _files(folder):
-                archive.add(path, arcname=str(Path(folder.resolve().name) / path.relative_to(folder)), recursive=False)
+                member = archive.gettarinfo(path, str(Path(folder.resolve().name) / path.relative_to(folder)))
+                with path.open("rb") as content:
+                    first = names.setdefault(hashlib.file_digest(content, "sha256").digest(), member.name)
+                    content.seek(0)
+                    if first != member.name:
+                        member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
+                    archive.addfile(member, content)
         os.replace(fresh, file)
     finally:
         fresh.unlink(missing_ok=True)
@@ -67,7 +76,7 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
     that are there already stay as they are."""
     try:
         with tarfile.open(file) as archive:
-            members = [member for member in archive.getmembers() if member.isfile()]
+            members = [member for member in archive.getmembers() if member.isfile() or member.islnk()]
             studies = [Path(member.name).parent for member in members if Path(member.name).name == STUDY]
             name = str(min(studies, key=lambda path: len(path.parts)))  # a study at several budgets has others inside
             if name in ("..", "/"):
@@ -82,8 +91,9 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
                 place = folder / Path(member.name).relative_to(name)
                 if place.exists() or any(parent in present for parent in place.parents):
                     continue
-                member.name = str(Path(member.name).relative_to(name))
-                archive.extract(member, folder, filter="data")  # refuses paths that lead outside
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+                content = archive.getmember(member.linkname) if member.islnk() else member
+                file_of_study = content.replace(name=str(Path(member.name).relative_to(name)))
+                archive.extract(file_of_study, folder, filter="data")  # refuses paths that lead outside
+    except (tarfile.TarError, OSError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"{file}: cannot be read as a packed study ({error}). Pack it again: --pack FILE.") from None
     return folder
