@@ -53,6 +53,8 @@ def test_words_with_tags_get_a_narrow_encoder_and_few_passes() -> None:
     loaded = on_cpu(file("tags"))
     assert loaded.recipe.model.dim == 128 and loaded.recipe.train.steps == 100  # the least number of updates
     assert loaded.origins["train.steps"] == f"{DERIVED}tagged words on a CPU"
+    assert loaded.recipe.data is not None
+    assert loaded.recipe.data.tokenizer.to_dict()["case"] == "keep"
 
 
 @pytest.mark.parametrize(("words", "size"), [("kind=byte", 363), ("kind=bpe size=5000", 5000), ("kind=character", 512)])
