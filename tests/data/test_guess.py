@@ -52,6 +52,15 @@ def test_a_short_text_is_cut_small_enough_to_be_split(tmp_path: Path) -> None:
         ({"split": "dev", "group": "g", "text": "a"}, {"text": "text", "group": "group", "split": "split"}),
         ({"split": "a b", "text": "a"}, {"text": "text"}),
         ({"tokens": ["a"], "ner_tags": [0]}, {"text": "tokens", "tags": "ner_tags"}),
+        (
+            {"premise": "a", "hypothesis": "b", "label": 1},
+            {"text": "premise", "target": "hypothesis", "label": "label"},
+        ),
+        (
+            {"id": 7, "Question1": "a", "Question2": "b", "is_duplicate": 0},
+            {"text": "Question1", "target": "Question2", "label": "is_duplicate"},
+        ),
+        ({"question": "a", "answer": "b"}, {"text": "question", "target": "answer"}),
     ],
 )
 def test_fields_of_json_are_known_by_their_names(row: Any, columns: dict[str, str], tmp_path: Path) -> None:

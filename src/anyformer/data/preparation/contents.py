@@ -210,7 +210,7 @@ class Contents:
         if self.tags or self.choices:
             return "tags" if self.tags else "choices"
         if self.pair:
-            return "labelled_pair" if self.classes else "pair"
+            return "labelled_pair" if self.classes or self.numbers else "pair"
         return "classes" if self.classes else "numbers" if self.numbers else "text"
 
     @property

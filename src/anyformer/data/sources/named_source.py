@@ -7,7 +7,7 @@ import re
 import shlex
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -22,6 +22,14 @@ from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources import conll, csv, jsonl, parquet
 from anyformer.data.sources.chat import CONVERSATIONS, MESSAGES, Chat
+from anyformer.data.sources.column_names import (
+    LANGUAGES,
+    Row,
+    is_titled,
+    named_columns,
+    numbered_columns,
+    without_conflicts,
+)
 from anyformer.data.sources.columns import SAMPLE, SLOTS, split_named
 from anyformer.data.sources.files import OnError, check_encoding, existing, files_in, lines, looks_like_text, readable
 from anyformer.data.sources.folder import Folder
@@ -34,29 +42,8 @@ from anyformer.disk import CHECKPOINTS, RECIPE
 from anyformer.errors import DataError
 
 HUB = "hf://"
-Row = Mapping[str, Any]
 NOTHING: Row = {}
 Reader = Callable[[str, Path, Row], SourceSpec]
-_LANGUAGES = {
-    "ar", "bg", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
-    "ja", "ko", "lt", "lv", "nl", "pl", "pt", "ro", "ru", "sv", "tr", "uk", "zh",
-}  # fmt: skip
-_PAIRS = (
-    ("source", "target"), ("src", "tgt"), ("text", "target"), ("text", "summary"), ("document", "summary"),
-    ("article", "highlights"), ("article", "summary"), ("description", "synopsis"), ("text", "translation"),
-    ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("instruction", "output"),
-    ("instruction", "response"), ("input", "output"), ("query", "passage"), ("english", "german"),
-    ("english", "french"), ("english", "spanish"),
-)  # fmt: skip
-_TEXTS = (
-    "text", "content", "document", "article", "body", "passage", "description", "sentence", "review", "message",
-    "comment", "tokens", "words",
-)  # fmt: skip
-_LABELS = (
-    "label", "labels", "class", "category", "sentiment", "topic", "stars", "rating", "score", "target", "section",
-    "value", "number", "price",
-)  # fmt: skip
-_TAGS, _CHOICES, _GROUPS = ("tags", "ner_tags", "pos_tags"), ("choices", "options", "endings"), ("group", "group_id")
 _PEEK = 200
 """Records by which the form of the data is known."""
 MOST = 1 << 24
@@ -176,8 +163,8 @@ def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
 
 def _text(path: str, file: Path, options: Row) -> SourceSpec:
     match = re.fullmatch(r"(.+)\.(\w\w)(\.gz|\.zst)?", file.name)
-    if match and match[2] in _LANGUAGES:  # talks.en is one half of a pair if there is just one other, such as talks.de
-        names = (f"{match[1]}.{language}{match[3] or ''}" for language in sorted(_LANGUAGES - {match[2]}))
+    if match and match[2] in LANGUAGES:  # talks.en is one half of a pair if there is just one other, such as talks.de
+        names = (f"{match[1]}.{language}{match[3] or ''}" for language in sorted(LANGUAGES - {match[2]}))
         others = [other for name in names if (other := file.with_name(name)).is_file()]
         if len(others) == 1:
             return Pairs(path=path, target_path=str(others[0]))
@@ -206,7 +193,7 @@ def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     if field is not None:
         splits = "split" in rows[0] and all(split_named(row.get("split")) for row in rows)
         return Chat(path=path, messages=field, split="split" if splits else None)
-    return decode(jsonl.JSONLines, {"path": path, **_named(rows, options)})
+    return decode(jsonl.JSONLines, {"path": path, **named_columns(rows, options)})
 
 
 def _message_fields(options: Row) -> tuple[str, ...]:
@@ -221,7 +208,8 @@ def _has(row: Any, name: str) -> bool:
 
 
 def _parquet(path: str, file: Path, options: Row) -> SourceSpec:
-    return decode(parquet.Parquet, {"path": path, **_named(list(islice(parquet.rows(file, {}), SAMPLE)), options)})
+    rows = list(islice(parquet.rows(file, {}), SAMPLE))
+    return decode(parquet.Parquet, {"path": path, **named_columns(rows, options)})
 
 
 def _csv(path: str, file: Path, options: Row) -> SourceSpec:
@@ -233,101 +221,15 @@ def _csv(path: str, file: Path, options: Row) -> SourceSpec:
     quote = str(options.get("quote", "" if delimiter == "\t" else '"'))
     rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), SAMPLE)]
     read = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
-    if _is_titled(rows, options):
+    if is_titled(rows, options):
         titled = [dict(zip(rows[0], cells, strict=False)) for cells in rows[1:]]
-        return decode(csv.CSV, {**read, "header": "yes", **_named(titled, options)})
-    columns = _apart(_numbered(rows), options)
+        return decode(csv.CSV, {**read, "header": "yes", **named_columns(titled, options)})
+    columns = without_conflicts(numbered_columns(rows), options)
     alone = not any(slot in options for slot in SLOTS) and "header" not in options
     plain = alone and file == existing(path) and not csv.probably_header(rows)
     if delimiter == "\t" and len(rows[0]) == 2 and "target" in columns and plain:
         return Pairs(path=path)
     return decode(csv.CSV, {**read, **columns})
-
-
-def _is_titled(rows: list[list[str]], options: Row) -> bool:
-    if not rows or options.get("header") in ("yes", "no"):
-        return options.get("header") != "no"
-    if any(not re.fullmatch(r"#?\d+", str(options[slot])) for slot in SLOTS if slot in options):
-        return True
-    # a column of numbers below a word is a column with a title
-    columns = zip(rows[0], zip(*rows[1:], strict=False), strict=False)
-    titled = any(not _is_number(title) and all(map(_is_number, cells)) for title, cells in columns)
-    return titled or csv.looks_like_header(rows[0])
-
-
-def _is_number(cell: str) -> bool:
-    return bool(re.fullmatch(r"-?\d+([.,]\d+)?", cell.strip()))
-
-
-def _apart(guessed: Mapping[str, str], options: Row) -> dict[str, str]:
-    """The guessed columns that agree with the options: no column twice, and a target or a label, not both."""
-    taken = [options[slot] for slot in SLOTS if slot in options]
-    labelled = {"label", "tags", "choices"} & options.keys()
-    excluded = "target" if labelled else "label" if "target" in options else ""
-    return {slot: name for slot, name in guessed.items() if slot in options or (name not in taken and slot != excluded)}
-
-
-def _named(rows: list[Any], options: Row) -> dict[str, str]:
-    """Slot of a record -> field, by the names that fields usually have."""
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
-        return {}
-    names = {str(name).lower(): str(name) for name in rows[0]}
-    three = {"instruction", "input", "output"} <= names.keys() and not {"text", "target"} & options.keys()
-    if three and any(row.get(names["input"]) for row in rows):
-        raise DataError(
-            "there are the fields instruction, input and output, but a source text is one field. Join the first two, "
-            "or leave one out: data.source.text=instruction data.source.target=output"
-        )
-    slots = _apart(dict(_text_and_target(rows[0], names)), options)
-    usual = {"tags": _TAGS, "choices": _CHOICES, "group": _GROUPS}
-    usual |= {} if "target" in slots else {"label": _LABELS}
-    usual |= {} if "text" in slots else {"text": _TEXTS}
-    for slot, known in usual.items():
-        if column := next((names[name] for name in known if name in names), ""):
-            slots[slot] = column
-    if "text" not in slots:
-        slots["text"] = _longest(rows)
-    if "split" in names and all(split_named(row.get(names["split"])) for row in rows):
-        slots["split"] = names["split"]
-    return _apart({slot: name for slot, name in slots.items() if name}, options)
-
-
-def _text_and_target(row: Row, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    tables = [(name, value) for name, value in row.items() if name == "translation" and isinstance(value, Mapping)]
-    for name, value in tables:  # {"translation": {"en": ..., "de": ...}}
-        names = {language: f"{name}.{language}" for language in value}
-    languages = sorted((name for name in names if name in _LANGUAGES), key=lambda name: name != "en")
-    two = ((languages[0], languages[1]),) if len(languages) == 2 else ()
-    for source, target in (*_PAIRS, *two):
-        if source in names and target in names:
-            slots = {"text": names[source], "target": names[target]}
-            values = [] if tables else [row[name] for name in slots.values()]
-            if all(isinstance(value, str) and not _is_number(value) for value in values):
-                yield from slots.items()
-                return
-
-
-def _longest(rows: list[Row]) -> str:
-    sizes = Counter[str]()
-    for row in rows:
-        sizes.update({name: len(value) for name, value in row.items() if isinstance(value, str)})
-    return max(sizes, key=lambda name: sizes[name], default="")
-
-
-def _numbered(rows: list[list[str]]) -> dict[str, str]:
-    """Slot of a record -> `#number`, by the content of the columns: splits, sentences, classes."""
-    columns = {f"#{number}": cells for number, cells in enumerate(zip(*rows, strict=False), 1)}
-    split = next((name for name, cells in columns.items() if all(map(split_named, cells))), "")
-    rest = {name: cells for name, cells in columns.items() if name != split}
-    sizes = {name: sum(map(len, cells)) for name, cells in rest.items() if not all(map(_is_number, cells))}
-    texts = sorted(sizes, key=lambda name: -sizes[name])[:2] or list(rest)[:1]
-    few = {name for name, cells in rest.items() if len(set(cells)) <= max(1, len(cells) // 2)}
-    if len(texts) == 2 and (texts[1] in few or sizes[texts[0]] > 4 * sizes[texts[1]]):
-        texts = texts[:1]
-    slots = dict(zip(("text", "target"), sorted(texts, key=list(columns).index), strict=False))
-    named = next((name for name in rest if name in few and name not in texts), "")
-    slots |= {"group" if len(texts) == 2 else "label": named, "split": split}
-    return {slot: name for slot, name in slots.items() if name}
 
 
 _READERS: dict[str, Reader] = {

@@ -282,7 +282,8 @@ def _facts(document: TomlLayers, vocabulary: int, contents: Contents) -> Tree:
     if classes and _lacks(objective, "classes"):
         known["objective"] = {"classes": classes}
     elif contents.numbers and _lacks(objective, "mean", "deviation"):
-        known["objective"] = {"mean": contents.mean, "deviation": contents.deviation}
+        one = {"classes": 1} if _lacks(objective, "classes") else {}
+        known["objective"] = {"mean": contents.mean, "deviation": contents.deviation, **one}
     for key, origin in document.origins.items() if classes else ():
         if key.endswith(".classes") and origin.startswith(INIT_FROM):  # a head for the classes of other data
             assign(known, key, classes)
