@@ -105,6 +105,17 @@ def test_the_bag_of_words_learns_what_the_majority_cannot() -> None:
     assert majority["loss"].value == pytest.approx(math.log(2))
 
 
+def test_the_bag_of_words_sees_what_two_texts_have_in_common() -> None:
+    words = [f"word{n}" for n in range(60)]
+    pairs = [
+        Record(f"the {word}", target=f"a {words[n - (n + turn) % 2]}", label=str((n + turn) % 2))
+        for turn in range(2)
+        for n, word in enumerate(words)
+    ]
+    accuracy = BagOfWords().measure(pairs[::2], pairs[1::2])["accuracy"].value
+    assert accuracy == 1.0
+
+
 def test_a_class_that_training_did_not_have_is_wrong_and_not_an_error() -> None:
     train = [Record(f"text {n}", label="ab"[n % 2]) for n in range(8)]
     scores = BagOfWords().measure(train, [Record("text", label="c"), Record("text 2", label="a")])

@@ -10,7 +10,7 @@ from anyformer.data.record import Record
 from anyformer.evaluation.metrics.numbers import number_scores
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.bag_of_words import tf_idf
-from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick, text_of
+from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 
 PENALTIES = (0.1, 1.0, 10.0)
 
@@ -29,7 +29,7 @@ class RidgeRegression(Yardstick, kind="ridge"):
         from sklearn.model_selection import cross_val_score
 
         numbers, right = (np.array([float(str(record.label)) for record in side]) for side in (train, held_out))
-        rows, held_out_rows = tf_idf([text_of(record) for record in train], [text_of(record) for record in held_out])
+        rows, held_out_rows = tf_idf(train, held_out)
         folds = min(5, len(numbers))
         errors = {
             penalty: -cross_val_score(

@@ -63,8 +63,3 @@ class Yardstick(Spec):
     def missing(self) -> bool:
         """True if a module that it needs is not installed."""
         return self.needs is not None and find_spec(self.needs) is None
-
-
-def text_of(record: Record) -> str:
-    """The text that a method without structure reads: both texts of a pair, one after the other."""
-    return record.text if record.target is None else f"{record.text}\n{record.target}"
