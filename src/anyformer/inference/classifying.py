@@ -17,6 +17,8 @@ class Label:
     """The class of a text, or the classes of its words, or its number."""
 
     text: str
+    target: str | None = None
+    """The second text of a pair."""
     label: str | None = None
     """The most likely class; None for a number, or if each word has a class."""
     probabilities: dict[str, float] = field(default_factory=dict)
@@ -28,13 +30,14 @@ class Label:
     """True if the end was not read, because the text is longer than those of training."""
 
     def to_dict(self) -> dict[str, Any]:
+        texts = {"text": self.text} if self.target is None else {"text": self.text, "target": self.target}
         if self.number is not None:
-            return {"text": self.text, "number": self.number}
+            return {**texts, "number": self.number}
         if self.words:
             likely = ((word, max(word.probabilities.values())) for word in self.words)
             words = [{"text": word.text, "label": word.label, "probability": chance} for word, chance in likely]
             return {"text": self.text, "words": words}
-        return {"text": self.text, "label": self.label, "probabilities": self.probabilities}
+        return {**texts, "label": self.label, "probabilities": self.probabilities}
 
 
 class Predictions(NamedTuple):
@@ -93,13 +96,13 @@ def _label(predictor: Predictor, record: Record, predictions: Predictions, place
         labels = [_ranked(word, contents.tags, scores[token], top) for word, token in pairs]
         return Label(record.text, words=tuple(labels), cut=cut)
     if len(scores) == 1 and not contents.choices:
-        return Label(record.text, number=float(scores[0]), cut=cut)
+        return Label(record.text, record.target, number=float(scores[0]), cut=cut)
     names = record.choices if contents.choices else contents.classes
     ranked = _ranked(record.text, names, scores[: len(names)], top)
-    return Label(record.text, ranked.label, ranked.probabilities, cut=cut)
+    return Label(record.text, record.target, ranked.label, ranked.probabilities, cut=cut)
 
 
 def _ranked(text: str, names: Sequence[str], scores: Tensor, top: int | None) -> Label:
     chances = scores.softmax(-1)
     order = chances.argsort(descending=True, stable=True).tolist()[:top]
-    return Label(text, names[order[0]], {names[place]: float(chances[place]) for place in order})
+    return Label(text, label=names[order[0]], probabilities={names[place]: float(chances[place]) for place in order})

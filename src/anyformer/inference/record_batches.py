@@ -95,16 +95,18 @@ def checked(predictor: Predictor, record: Record) -> Record:
 
 
 def _unlabelled(predictor: Predictor, record: Record) -> Record:
-    """The record with stand-ins for the labels of training."""
+    """The record with what the model reads, and stand-ins for the labels of training."""
     contents = predictor.contents
     label = contents.classes[0] if contents.classes else "0" if contents.choices or contents.numbers else None
     tags = (contents.tags[0],) * len(record.text.split(" ")) if contents.tags else ()
     where = record.where or repr(record.text[:40])
     if contents.pair and record.target is None:
-        raise DataError(f"{where}: {predictor.name} reads two texts. Put a tab between them.")
+        advice = "Name the field of the second: source.target=NAME" if record.where else "Put a tab between them."
+        raise DataError(f"{where}: {predictor.name} reads two texts. {advice}")
     if contents.choices and not record.choices:
         raise DataError(f"{where}: {predictor.name} chooses from answers. Put them behind tabs.")
-    return replace(record, label=label, tags=tags)
+    target, choices = record.target if contents.pair else None, record.choices if contents.choices else ()
+    return replace(record, target=target, choices=choices, label=label, tags=tags)
 
 
 def _batch(predictor: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:

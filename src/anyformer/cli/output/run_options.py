@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from rich.console import Console
@@ -20,6 +20,7 @@ from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import assign, parse_override, split
 from anyformer.core.schema import describe
 from anyformer.core.spec import no_such_key
+from anyformer.data.record import Record
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_with
 from anyformer.errors import CheckpointError, Problem, SpecError
@@ -31,6 +32,7 @@ from anyformer.reporting.run_files import run_folders
 from anyformer.run import Choice, Run
 from anyformer.study.study_folder import STUDY
 
+T = TypeVar("T")
 Settings = dict[str, dict[str, Any]]
 """Section (sampler, beam or source) -> its settings by dotted key."""
 SECTIONS = ("sampler", "beam", "source")
@@ -168,23 +170,34 @@ def _beam(settings: Mapping[str, Any]) -> Beam:
 
 def texts_in(texts: Sequence[str], settings: Settings, file: Path | None, what: str) -> Iterator[str]:
     """The texts from the command line, from a file, a table or a folder, or from standard input, one per line."""
+    return (record.text for record in records_in(texts, settings, file, what))
+
+
+def records_in(
+    texts: Sequence[str],
+    settings: Settings,
+    file: Path | None,
+    what: str,
+    parse: Callable[[str], Record] = Record,
+) -> Iterator[Record]:
+    """The same as records, with the other columns of a table. `parse`: a line as a record."""
     if texts and file is not None:
         raise SpecError(f"--file {file}: cannot be combined with text on the command line. Use one of them.")
     if texts:
-        return iter(texts)
+        return map(parse, texts)
     if file is not None and str(file) != "-":
         path, options = existing(str(file)), settings.get("source", {})
         name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
         if path.is_dir() or name.endswith(TABLES) or options:
-            return (record.text for record in source_with(str(file), options).records())
-        return (line for _, line in lines(path) if line.strip())
+            return iter(source_with(str(file), options).records())
+        return (parse(line) for _, line in lines(path) if line.strip())
     if file is None and sys.stdin.isatty():
         raise SpecError(f"there is no {what}. Write it after the run, name a file (--file FILE), or pipe lines in.")
-    return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
+    return (parse(line.rstrip("\r\n")) for line in sys.stdin if line.strip())
 
 
-def groups(texts: Iterator[str], size: int = TOGETHER) -> Iterator[list[str]]:
-    """The texts in lists of at most `size`."""
+def groups(texts: Iterator[T], size: int = TOGETHER) -> Iterator[list[T]]:
+    """The texts, or records, in lists of at most `size`."""
     while group := list(islice(texts, size)):
         yield group
 

@@ -208,7 +208,9 @@ def _next(run: Run) -> Iterator[tuple[str, str]]:
     if any("chat" in part.default_for for part in parts):
         verb = "chat"
     inputs = {"generate": "some text", "fill": "some <mask> text", "classify": "some text", "chat": "some text"}
-    if verb:
+    if verb == "classify" and any("labelled_pair" in part.default_for for part in parts):
+        yield f"classify {folder} $'some text\\tanother text'", "use the model; a tab separates the two texts"
+    elif verb:
         yield f'{verb} {folder} "{inputs[verb]}"', "use the model"
     yield f"evaluate {folder}", "scores with confidence intervals"
     yield "runs", "all runs so far"

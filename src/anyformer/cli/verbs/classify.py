@@ -31,16 +31,16 @@ def classify(
     Prints a class or a number for each text or tab-separated pair, or a tag for each word, depending on the objective
     of the run.
     """
-    from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, safe, sort_words, texts_in
+    from anyformer.cli.output.run_options import groups, note_cut, open_run, ready, records_in, safe, sort_words
     from anyformer.inference.classifying import classify, parse
     from anyformer.inference.record_batches import WINDOW
 
     texts, settings = sort_words(words, screen)
     trained = ready(open_run(run), device, checkpoint, screen).for_task("classify")
     cut = 0
-    source = texts_in(texts, settings, file, "text")
+    source = records_in(texts, settings, file, "text", lambda text: parse(text, trained))
     for group in groups(source) if file is None else groups(source, WINDOW):
-        for label in classify(trained, [parse(text, trained) for text in group], top):
+        for label in classify(trained, group, top):
             cut += label.cut
             if screen.json:
                 screen.record(label.to_dict())
@@ -53,9 +53,10 @@ def _line(label: "Label", top: int | None, quiet: bool) -> str:
     """One line of text for a label; with --quiet the label alone."""
     if label.words:
         return " ".join(f"{word.text}/{word.label}" for word in label.words)
+    texts = label.text if label.target is None else f"{label.text}\t{label.target}"
     if label.number is not None:
-        return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{label.text}"
+        return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{texts}"
     if quiet or label.label is None:
         return label.label or ""
     shares = list(label.probabilities.items())[: top or 3]
-    return "\t".join(["  ".join(f"{name} {chance:.3f}" for name, chance in shares), label.text])
+    return "\t".join(["  ".join(f"{name} {chance:.3f}" for name, chance in shares), texts])
