@@ -235,6 +235,22 @@ def packed_documents_equal_documents_alone(subject: Subject) -> None:
     near(packed, torch.cat(alone, dim=1))
 
 
+@check(limit="state", causal_only=True, shallow=True)
+def a_state_forgets_the_document_before(subject: Subject) -> None:
+    """A second document begins in the rows of a first one, and continues in calls that are shorter than a kernel."""
+    tokens = subject.tokens()
+    positions = torch.cat((torch.arange(5), torch.arange(9)))
+    with torch.no_grad():
+        state, pieces = subject.state(3), []
+        for place in (slice(0, 5), slice(5, 6), slice(6, 8), slice(8, 14)):
+            frame = Frame(positions=positions[place].expand(3, -1))
+            out = subject.model(tokens[:, place], frame, state, logits=False)
+            state = out.state
+            pieces.append(out.y)
+        alone = [subject.run(document, Frame(memory=subject.memory(3))) for document in tokens.split([5, 9], dim=1)]
+    near(torch.cat(pieces, dim=1), torch.cat(alone, dim=1))
+
+
 @check(limit="sources")
 def packed_pairs_equal_pairs_alone(subject: Subject) -> None:
     """Who cannot tell documents of a row apart, cannot tell pairs."""

@@ -19,7 +19,7 @@ def test_no_document_sees_another() -> None:
     x, weight, begins = torch.randn(B, T, D), torch.randn(D, K), torch.zeros(B, T, dtype=torch.bool)
     begins[:, 5] = True
     pieces = [short_conv(piece, weight) for piece in x.split([5, T - 5], dim=1)]
-    torch.testing.assert_close(short_conv(x, weight, begins=begins), torch.cat(pieces, dim=1))
+    torch.testing.assert_close(short_conv(x, weight, document=begins.cumsum(1)), torch.cat(pieces, dim=1))
 
 
 def test_the_past_goes_on_where_a_call_ended() -> None:
@@ -35,6 +35,14 @@ def test_only_tokens_that_are_there_become_past() -> None:
     x, past = torch.arange(1.0, 5.0)[None, :, None].expand(3, -1, -1), torch.tensor([-2.0, -1.0, 0.0])[None, :, None]
     kept = last_tokens(past.expand(3, -1, -1), x, torch.tensor([0, 1, 4]))
     assert kept[..., 0].tolist() == [[-2, -1, 0], [-1, 0, 1], [2, 3, 4]]
+
+
+def test_a_document_that_begins_inside_a_call_is_all_that_the_next_call_sees() -> None:
+    x, weight = torch.randn(B, T, D), torch.randn(D, K)
+    document = torch.tensor([[0, 0, 0, 1, 1]]).expand(B, -1)
+    past = last_tokens(torch.randn(B, K - 1, D), x[:, :5], document=document)
+    continued = short_conv(x[:, 5:], weight, None, past)
+    torch.testing.assert_close(continued, short_conv(x[:, 3:], weight)[:, 2:])
 
 
 def test_valid_tokens_come_first_in_their_order_and_go_back() -> None:

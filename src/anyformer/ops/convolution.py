@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core.frame import Frame
@@ -76,7 +76,9 @@ def back_in_place(y: Float[Tensor, "b t d"], row: ConvolutionRow) -> Float[Tenso
 
 def left_behind(row: ConvolutionRow, past: Float[Tensor, "b p d"]) -> Float[Tensor, "b p d"]:
     """The `past` of the next call."""
-    return last_tokens(past, row.x[:, row.x.shape[1] - row.length :], None if row.order is None else row.order.lengths)
+    known = row.x.shape[1] - row.length
+    document = None if row.document is None else row.document[:, known:]
+    return last_tokens(past, row.x[:, known:], None if row.order is None else row.order.lengths, document)
 
 
 def neighbours(row: ConvolutionRow, span: Span) -> Iterator[Float[Tensor, "b t d"]]:
@@ -130,12 +132,13 @@ def short_conv(
     weight: Float[Tensor, "d k"],
     bias: Float[Tensor, " d"] | None = None,
     past: Float[Tensor, "b p d"] | None = None,
-    begins: Bool[Tensor, "b t"] | None = None,
+    document: Int[Tensor, "b t"] | None = None,
 ) -> Float[Tensor, "b t d"]:
-    """The convolution of x. `past`: the k - 1 tokens before x, or zeros. A token of `begins` sees no earlier token."""
+    """The convolution of x. `past`: the k - 1 tokens before x, or zeros. `document`: how many documents began in x up
+    to each token, which sees no token of another document."""
     t, taps = x.shape[1], weight.shape[1]
     row = F.pad(x, (0, 0, taps - 1, 0)) if past is None else torch.cat((past.to(x.dtype), x), dim=1)
-    document = None if begins is None else F.pad(begins.cumsum(1), (taps - 1, 0))
+    document = None if document is None else F.pad(document, (taps - 1, 0))
     y = x * weight[:, -1] if bias is None else torch.addcmul(bias, x, weight[:, -1])
     for lag in range(1, taps):
         first = taps - 1 - lag
@@ -148,9 +151,17 @@ def short_conv(
 
 
 def last_tokens(
-    past: Float[Tensor, "b p d"], x: Float[Tensor, "b t d"], count: Int[Tensor, " b"] | None = None
+    past: Float[Tensor, "b p d"],
+    x: Float[Tensor, "b t d"],
+    count: Int[Tensor, " b"] | None = None,
+    document: Int[Tensor, "b t"] | None = None,
 ) -> Float[Tensor, "b p d"]:
-    """The `past` of the next call. `count`: number of valid tokens of each row; None: all."""
+    """The `past` of the next call. `count`: number of valid tokens of each row; None: all. `document`: how many
+    documents began in x up to each token; what lies before the last one is set to zero."""
+    if document is not None:
+        newest = document[:, -1:]
+        past = past.masked_fill((newest > 0)[..., None], 0.0)
+        x = x if x.shape[1] == 1 else x.masked_fill((document < newest)[..., None], 0.0)
     row, length = torch.cat((past, x.to(past.dtype)), dim=1), past.shape[1]
     if count is None:  # contiguous like an empty past, so that one graph serves all steps
         return row[:, row.shape[1] - length :].contiguous()

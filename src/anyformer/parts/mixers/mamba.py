@@ -92,8 +92,9 @@ class MambaPart(Part):
             begins = None if begins is None else take(begins, places.order)
         u, z = self.enter(x).chunk(2, dim=-1)
         past = None if state is None else state.inputs
-        inputs = None if past is None else last_tokens(past, u, count)
-        u = F.silu(short_conv(u, self.conv, self.conv_bias, past, begins))
+        document = None if begins is None else begins.cumsum(1)
+        inputs = None if past is None else last_tokens(past, u, count, document)
+        u = F.silu(short_conv(u, self.conv, self.conv_bias, past, document))
         r, write, read = self.select(u).split(self.select.widths, dim=-1)
         dt = self.steps(F.softplus(F.linear(r, self.step, self.step_bias).to(at_least_float32(x))))
         if count is not None:  # padding takes no time

@@ -93,8 +93,9 @@ class Mamba2Part(Part):
             begins = None if begins is None else take(begins, places.order)
         z, u, dt = self.enter(x).split((self.inner, sum(self.widths), self.h), dim=-1)
         past = None if state is None else state.inputs
-        inputs = None if past is None else last_tokens(past, u, count)
-        u = F.silu(short_conv(u, self.conv, self.conv_bias, past, begins))
+        document = None if begins is None else begins.cumsum(1)
+        inputs = None if past is None else last_tokens(past, u, count, document)
+        u = F.silu(short_conv(u, self.conv, self.conv_bias, past, document))
         v, write, read = u.split(self.widths, dim=-1)
         v, write, read = (y.unflatten(-1, (heads, -1)) for y, heads in ((v, self.h), (write, self.g), (read, self.g)))
         dt = self.steps(F.softplus(dt.to(at_least_float32(x)) + self.step_bias))  # [b t h]
