@@ -212,6 +212,7 @@ from anyformer.parts.combine.unidirectional import Unidirectional as Unidirectio
 from anyformer.parts.combine.with_positions import WithPositions as WithPositions
 from anyformer.parts.embeddings.adaptive import AdaptiveEmbedding as AdaptiveEmbedding
 from anyformer.parts.embeddings.factorized import Factorized as Factorized
+from anyformer.parts.embeddings.matches import Matches as Matches
 from anyformer.parts.embeddings.n_grams import NGrams as NGrams
 from anyformer.parts.embeddings.plain import Plain as Plain
 from anyformer.parts.heads.adaptive_softmax import AdaptiveSoftmax as AdaptiveSoftmax
@@ -492,6 +493,7 @@ __all__ = [
     "MaskRule",
     "MaskedWords",
     "MaskedWordsHead",
+    "Matches",
     "Max",
     "Mean",
     "Memory",

@@ -10,6 +10,7 @@ from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, St
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.embeddings.factorized import Factorized, FactorizedModule
+from anyformer.parts.embeddings.matches import Matches
 from anyformer.parts.embeddings.n_grams import MULTIPLIER, PRIME, NGrams
 from anyformer.parts.embeddings.plain import Plain
 from anyformer.parts.heads.tied import Tied
@@ -151,3 +152,27 @@ def test_an_n_gram_is_hashed_within_its_document_and_over_padding() -> None:
 def test_n_grams_are_for_encoders() -> None:
     with pytest.raises(SpecError, match="Use it in an encoder"):
         NGrams().build(Site(dim=DIM, causal=True), VOCAB)
+
+
+def test_a_word_of_both_texts_of_a_pair_is_marked() -> None:
+    words = Matches().build(Site(dim=DIM, causal=False), VOCAB)
+    initialise(words, NormalInit(), 0)
+    tokens, types = torch.tensor([[3, 7, 7, 5, 3, 9]]), torch.tensor([[0, 0, 0, 1, 1, 1]])
+
+    def marked(frame: Frame) -> list[bool]:
+        added = words(tokens, frame) - F.embedding(tokens, words.weight)
+        nearest = (added[0][:, None] - words.marks).norm(dim=-1).argmin(1)
+        assert (nearest // 2).tolist() == ([0] * 6 if frame.types is None else types[0].tolist())
+        return (nearest % 2 == 1).tolist()
+
+    assert marked(Frame(types=types)) == [True, False, False, False, True, False]  # 7 is twice in one text
+    assert not any(marked(Frame()))
+    valid = torch.tensor([[True, True, True, True, False, True]])
+    assert marked(Frame(types=types, valid=valid))[0] is False
+    apart = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    assert not any(marked(Frame(types=types, segments=apart)))
+
+
+def test_matches_are_for_encoders() -> None:
+    with pytest.raises(SpecError, match="Use an encoder"):
+        Matches().build(Site(dim=DIM, causal=True), VOCAB)

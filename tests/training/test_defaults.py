@@ -49,6 +49,23 @@ def test_texts_with_labels_get_words_and_pairs_of_words(reviews: str) -> None:
     assert recipe.data.context == 32 and recipe.objective is not None and recipe.objective.kind == "classify"
 
 
+@pytest.mark.parametrize("labels", [("same", "other"), ("1.5", "3")])
+def test_pairs_with_labels_get_words_marked_in_both_texts(labels: tuple[str, str], tmp_path: Path) -> None:
+    rows = [{"sentence1": f"one {n}", "sentence2": f"two {n}", "label": labels[n % 2]} for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recipe = on_cpu(str(tmp_path / "pairs.jsonl")).recipe
+    assert recipe.model.to_dict()["embedding"]["kind"] == "matches"
+    assert recipe.objective is not None and recipe.objective.kind == "sentence_pairs"
+
+
+def test_choices_get_words_marked_in_question_and_answer(tmp_path: Path) -> None:
+    rows = [{"question": f"one {n}", "choices": ["a", "b", "c"], "label": n % 3} for n in range(40)]
+    (tmp_path / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recipe = on_cpu(str(tmp_path / "choices.jsonl")).recipe
+    assert recipe.model.to_dict()["embedding"]["kind"] == "matches"
+    assert recipe.objective is not None and recipe.objective.kind == "multiple_choice"
+
+
 def test_words_with_tags_get_a_narrow_encoder_and_few_passes() -> None:
     loaded = on_cpu(file("tags"))
     assert loaded.recipe.model.dim == 128 and loaded.recipe.train.steps == 100  # the least number of updates
@@ -98,7 +115,12 @@ def test_the_recipe_of_every_rule_is_valid(rule: Rule, notes: str, reviews: str,
     labelled = source_of(reviews)
     sources = {"text": source_of(notes), "pair": source_of("number_words"), "classes": labelled, "numbers": labelled}
     (tmp_path / "chat.json").write_text(json.dumps([{"messages": CONVERSATION}]))
-    source = {**sources, "tags": source_of(file("tags")), "chat": source_of(str(tmp_path / "chat.json"))}[rule.forms[0]]
+    (tmp_path / "pairs.json").write_text(json.dumps([{"premise": "a", "hypothesis": "b", "label": "c"}]))
+    sources |= {
+        "chat": source_of(str(tmp_path / "chat.json")),
+        "labelled_pair": source_of(str(tmp_path / "pairs.json")),
+    }
+    source = {**sources, "tags": source_of(file("tags"))}[rule.forms[0]]
     layers = TomlLayers.of({"data": {"source": source.to_dict()}}, "test").on(rule.layers(measure(source)))
     recipe = decode_recipe(provisional(layers), "test").recipe
     assert decode_recipe(provisional(draft(recipe)), "test").recipe.train.steps

@@ -193,6 +193,25 @@ RULES: tuple[Rule, ...] = (
         tokens=16 * MILLION,
     ),
     Rule(
+        forms=("labelled_pair", "choices"),
+        title="pairs of texts with labels, and choices",
+        why="words with a mark where the other text has them too: a network does not learn from a few thousand pairs "
+        "which words are equal",
+        preset="small-encoder",
+        model={"dim": 128, "stack": {"depth": 1}, "embedding": {"kind": "matches"}},
+        dropout=0.1,
+        sections={
+            "data": {"tokenizer": {"kind": "wordpiece", "size": 16_384}},
+            "train": {"batch_tokens": 2048},
+            "optimizer": {"kind": "adamw", "lr": 2e-3},
+            "schedule": {"kind": "linear"},
+        },
+        context=512,
+        characters=4.5,
+        epochs=2,
+        tokens=4 * MILLION,
+    ),
+    Rule(
         forms=("tags",),
         devices=("cpu",),
         title="tagged words on a CPU",
