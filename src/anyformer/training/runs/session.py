@@ -3,7 +3,7 @@
 import errno
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,14 +23,13 @@ from anyformer.errors import (
     CheckpointError,
     DataError,
     Interrupted,
-    Problem,
     ResourceError,
     SpecError,
     memory_errors,
     of_os_error,
 )
 from anyformer.training.distributed import World, joined
-from anyformer.training.loop.budget import OVERFITTING, Budget, Moments, Observer, Progress, budget_of
+from anyformer.training.loop.budget import OVERFITTING, Budget, Moments, Observer, Progress
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.observers import (
     Evaluating,
@@ -47,16 +46,13 @@ from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, loa
 from anyformer.training.recipes.resolve import check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
+from anyformer.training.runs.resuming import EXTENDABLE, refuse_other_rates, refuse_other_settings
 from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, environment, locked, refuse_occupied
 from anyformer.training.runs.starting import StartingPoint
 
 RUNS = Path("runs")
 MOST_LOST = 0.01
 """Share of the training tokens that long texts may lose without a message."""
-FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
-"""Keys that do not change the results of a run: they may differ when it is resumed."""
-EXTENDABLE = ("train.steps", "train.stop")
-"""Keys that change only where a run ends: they may differ when it is resumed, and are then stored with the run."""
 WATCHED = ("torch", "device", "threads", "processes")
 """Keys of environment.json that may change the results of a run; a difference on resume is logged."""
 OUTPUT_CLOSED = 141
@@ -269,7 +265,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             if stored_data is None:
                 advice = f"Train a new run that starts with its weights: anyformer train DATA init_from={path}"
                 raise SpecError(f"{path}: was imported, so there is no training to resume. {advice}")
-            _refuse({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
+            refuse_other_settings({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, leads=world.leads)
             began = checkpoint.read_facts(path / ENVIRONMENT)
             data = relocated(data, began.get("began_in"))
@@ -283,7 +279,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             loaded = settle(document, prepared, stored.name)
             differences = replace(stored.recipe, name=None).diff(replace(loaded.recipe, name=None))
             extended = [key for key in EXTENDABLE if differences.pop(key, None)]
-            _refuse(differences, path)
+            refuse_other_settings(differences, path)
             here = world.on(loaded.recipe.train.device)
         if not extended and world.broadcast(lambda: checkpoint.is_complete(path)):
             step = checkpoint.load_state(checkpoint.newest_checkpoint(path))["progress"]["step"]
@@ -296,7 +292,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         execution = began.get("execution") if began["device"] == now["device"] else None
         trainer = Trainer(loaded.recipe, prepared, here, execution)
         step = _restore_newest(trainer, path, watcher)
-        _refuse_other_rates(stored.recipe, trainer, path)
+        refuse_other_rates(stored.recipe, trainer, path)
         if trainer.finished():
             hint = "" if step >= (trainer.budget.steps or 0) else " It stopped early; to train on, add train.stop=0."
             watcher.log(f"{path}: already complete, at step {step}.{hint}")
@@ -309,27 +305,6 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         folder.event("resumed", step=step, steps=trainer.budget.steps)
         watcher.log(f"{path}: resuming after step {step}.")
         return Session(loaded, trainer, folder, watcher, step).go()
-
-
-def _refuse_other_rates(stored: Recipe, trainer: Trainer, path: Path) -> None:
-    """Raises SpecError if a run is extended to a number of steps with which the learning rate of a step that was
-    already taken would have been another one."""
-    step, steps, before = trainer.progress.step, trainer.budget.steps, budget_of(stored.train, trainer.step_flops).steps
-    if steps is None or before is None or steps == before:
-        return
-    if steps < step:
-        raise SpecError(problems=[Problem("train.steps", f"{path} has taken {step:,} steps already, got {steps:,}.")])
-    factor = stored.schedule.factor
-    changed = next((taken for taken in range(step) if factor(taken, before) != factor(taken, steps)), None)
-    if changed is None:
-        return
-    text = (
-        f"{before:,} in {path}, {steps:,} now, but with {steps:,} steps the schedule {stored.schedule.kind!r} gives "
-        f"step {changed + 1:,} another learning rate than it had. Train a new run that starts with these weights: "
-        f"anyformer train {path / RECIPE} init_from={path} train.steps={steps - step} --out {path}-2\n"
-        f"Schedules that can be extended: constant, and warmup_stable_decay before its decay, with warmup in steps."
-    )
-    raise SpecError(problems=[Problem("train.steps", text)])
 
 
 def _extended(stored: Loaded, loaded: Loaded, keys: Sequence[str], path: Path) -> Loaded:
@@ -369,15 +344,6 @@ def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
     if batch_tokens > tokens:
         text = f"train.batch_tokens={batch_tokens:,} is more than the {tokens:,} tokens to train on"
         watcher.log(f"{text}: each update reads all of them.")
-
-
-def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:
-    """Raises SpecError with the keys that may not change when a run is resumed."""
-    wrong = {key: pair for key, pair in differences.items() if not key.startswith(FREE_TO_CHANGE)}
-    if wrong:
-        listed = [Problem(key, f"{old!r} in {path}, {new!r} now.") for key, (old, new) in wrong.items()]
-        advice = "a run is resumed with its own recipe. Start another run: out=NAME (--out NAME)."
-        raise SpecError(problems=[*listed, Problem("", advice)])
 
 
 def _restore_newest(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
