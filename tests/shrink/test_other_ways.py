@@ -1,6 +1,7 @@
 """`anyformer shrink` with --quantise, --average and --distil, each in one command with its table."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,19 @@ def test_a_command_that_is_not_clear_writes_nothing(
 ) -> None:
     assert main(["shrink", str(source.folder), *arguments, "--out", str(tmp_path / "no")]) == 2
     assert says in capsys.readouterr().err and not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("way", [("--prune", "heads=0.5"), ("--quantise", "int8"), ("--average", "2")])
+def test_a_run_that_was_made_from_another_one_is_not_resumed(
+    way: tuple[str, str], source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "made")
+    table(capsys, str(source.folder), *way, "--out", out)
+    assert main(["train", out, "--resume", "train.steps=9"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"was made from {source.folder} without training, so there is no training to resume" in line
+    if way[0] == "--quantise":
+        assert line.endswith(f"cannot be trained: train {source.folder} instead.")
+    else:  # the command of the advice works as it is
+        words = shlex.split(line.partition(": anyformer ")[2])
+        assert main([*words, "train.steps=2", "--quiet"]) == 0

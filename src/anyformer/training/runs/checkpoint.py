@@ -26,6 +26,7 @@ from anyformer.disk import (
     CHECKPOINTS,
     EXTENDED,
     RECIPE,
+    SHRUNK,
     STEP,
     by_step,
     named_errors,
@@ -44,7 +45,7 @@ from anyformer.training.recipes.recipe import Recipe, load_recipe
 
 FORMAT = 1
 LATEST, MANIFEST, STATE, TOKENIZER = "LATEST", "MANIFEST.json", "state.json", "tokenizer.json"
-TENSORS, SHARDS = ".safetensors", "shards"
+TENSORS, SHARDS, OPTIMIZER = ".safetensors", "shards", "optimizer"
 _LISTED = 10
 """Maximum number of tensors that an error lists."""
 
@@ -248,12 +249,23 @@ def run_recipe(folder: Path) -> Recipe:
     return load_recipe(folder / RECIPE).recipe
 
 
+def made_from(folder: Path) -> str | None:
+    """The run that the model of a run was made from by `shrink`; None if its folder does not tell."""
+    source = read_facts(folder / SHRUNK).get("from") if (folder / SHRUNK).is_file() else None
+    return str(source) if source else None
+
+
 def is_complete(folder: Path) -> bool:
     """True if a run has ended, its last checkpoint is intact, and it was not extended since."""
     last = next(iter(newest(folder / CHECKPOINTS)), None)
     if last is None or complaint(last) is not None or (last / EXTENDED).exists():
         return False
     return bool(load_state(last).get("complete"))
+
+
+def can_train_on(path: Path) -> bool:
+    """False for a checkpoint without the state of an optimiser, such as one that `shrink` or `merge` wrote."""
+    return (path / f"{OPTIMIZER}{TENSORS}").is_file() or (path / SHARDS).is_dir()
 
 
 def newest_checkpoint(folder: Path) -> Path:

@@ -2,18 +2,36 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from anyformer.disk import RECIPE
+from anyformer.disk import CHECKPOINTS, RECIPE
 from anyformer.errors import Problem, SpecError
 from anyformer.training.loop.budget import budget_of
 from anyformer.training.loop.trainer import Trainer
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.runs import checkpoint
 
 FREE_TO_CHANGE = ("name", "train.workers", "train.micro_batch", "train.parallel", "checkpoint.", "log.", "sample.")
 """Keys that do not change the results of a run: they may differ when it is resumed."""
 EXTENDABLE = ("train.steps", "train.stop")
 """Keys that change only where a run ends: they may differ when it is resumed, and are then stored with the run."""
+
+
+def refuse_untrained(path: Path, recipe: Recipe) -> None:
+    """Raises SpecError for a run that was not trained: imported, or made from the weights of another run."""
+    if recipe.data is None:
+        advice = f"Train a new run that starts with its weights: anyformer train DATA init_from={path}"
+        raise SpecError(f"{path}: was imported, so there is no training to resume. {advice}")
+    last = next(iter(checkpoint.newest(path / CHECKPOINTS)), None)
+    if last is None or checkpoint.complaint(last) is not None or checkpoint.can_train_on(last):
+        return
+    source = checkpoint.made_from(path) or "another run"
+    text = f"{path}: was made from {source} without training, so there is no training to resume."
+    if not recipe.model.learns:
+        raise SpecError(f"{text} Weights of kind {recipe.model.kind!r} cannot be trained: train {source} instead.")
+    again = f"anyformer train {quote(str(path / RECIPE))} init_from={quote(str(path))} --out {quote(f'{path}-2')}"
+    raise SpecError(f"{text} Train a new run that starts with its weights: {again}")
 
 
 def refuse_other_settings(differences: Mapping[str, tuple[Any, Any]], path: Path) -> None:

@@ -46,7 +46,7 @@ from anyformer.training.recipes.recipe import Loaded, Recipe, decode_recipe, loa
 from anyformer.training.recipes.resolve import check_model, data_of, draft, name_of, provisional, settle
 from anyformer.training.recipes.toml_layers import TomlLayers
 from anyformer.training.runs import checkpoint
-from anyformer.training.runs.resuming import EXTENDABLE, refuse_other_rates, refuse_other_settings
+from anyformer.training.runs.resuming import EXTENDABLE, refuse_other_rates, refuse_other_settings, refuse_untrained
 from anyformer.training.runs.run_folder import Metrics, RunFolder, Sinks, environment, locked, refuse_occupied
 from anyformer.training.runs.starting import StartingPoint
 
@@ -262,9 +262,8 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
                 held.enter_context(locked(path))
             stored = load_recipe(path / RECIPE)
             data, stored_data = data_of(document), stored.recipe.data
-            if stored_data is None:
-                advice = f"Train a new run that starts with its weights: anyformer train DATA init_from={path}"
-                raise SpecError(f"{path}: was imported, so there is no training to resume. {advice}")
+            refuse_untrained(path, stored.recipe)
+            assert stored_data is not None
             refuse_other_settings({f"data.{key}": pair for key, pair in stored_data.diff(data).items()}, path)
             folder = RunFolder(path, leads=world.leads)
             began = checkpoint.read_facts(path / ENVIRONMENT)
