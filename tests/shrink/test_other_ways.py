@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from tests.evaluation.runs import run_of
-from tests.training.small import tiny
+from tests.training.small import text, tiny
 
 from anyformer.cli.main import main
 from anyformer.objectives.distillation import Distillation
 from anyformer.optim import average
 from anyformer.run import Run
 from anyformer.shrink.importance import Evidence
+from anyformer.shrink.quantising import quantise
 from anyformer.training.runs import checkpoint
 
 
@@ -139,3 +140,15 @@ def test_a_run_that_was_made_from_another_one_is_not_resumed(
     else:  # the command of the advice works as it is
         words = shlex.split(line.partition(": anyformer ")[2])
         assert main([*words, "train.steps=2", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("target", ["data", "small"])
+def test_training_does_not_start_from_quantised_weights(
+    target: str, source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quantise(source, tmp_path / "int8")
+    target = text(source.folder.parent) if target == "data" else target
+    assert main(["train", target, f"init_from={run.folder}", "--out", str(tmp_path / "no")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'quantised' cannot be trained" in line and line.endswith(f"init_from={source.folder}")
+    assert not (tmp_path / "no").exists()

@@ -16,7 +16,7 @@ from anyformer.interop.gguf_header import SUFFIX
 from anyformer.interop.reading import CONFIG
 from anyformer.interop.tokenizers.gguf import GGUF
 from anyformer.interop.tokens import FILE, read_chat_template, roles_of
-from anyformer.training.runs.checkpoint import best_checkpoint, run_recipe, trained_model
+from anyformer.training.runs.checkpoint import best_checkpoint, made_from, run_recipe, trained_model
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,12 @@ class StartingPoint:
     def open(cls, path: str | Path) -> "StartingPoint":
         path = Path(path)
         if (path / RECIPE).is_file():
-            return cls(path, run_recipe(path).model)
+            model = run_recipe(path).model
+            if not model.learns:
+                source = made_from(path) or "RUN, the run that it was made from"
+                text = f"weights of kind {model.kind!r} cannot be trained. Start from init_from={source}"
+                raise SpecError(f"init_from={path}: {text}")
+            return cls(path, model)
         if (path / CONFIG).is_file() or (path.suffix == SUFFIX and path.is_file()):
             try:
                 folder = PretrainedFolder.open(path)
