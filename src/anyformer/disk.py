@@ -61,6 +61,16 @@ def read_object(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[st
     return value
 
 
+def last_event(folder: Path) -> tuple[str, Any]:
+    """The newest line of a run's events.log: the event and its values; an empty name and no values without events."""
+    try:
+        line = (folder / EVENTS).read_text(encoding="utf-8").splitlines()[-1]
+        _, event, facts = line.split(" ", 2)
+        return event, json.loads(facts)
+    except (OSError, ValueError, IndexError):
+        return "", {}
+
+
 def store(path: Path, content: str | bytes) -> Path:
     """Writes a file that can be made again, such as a page, atomically: a concurrent reader sees the old file or the
     new file."""

@@ -1,5 +1,6 @@
 """A study that is stopped by the clock, or carried to another machine, ends with the same table."""
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from tests.study.small import measured, tiny
 from tests.training.small import text
 
+from anyformer.cli.main import main
 from anyformer.errors import OUT_OF_TIME, DataError, Interrupted, SpecError
 from anyformer.reporting.study_report import study_html
 from anyformer.run import Run
@@ -65,6 +67,19 @@ def test_what_all_runs_share_is_packed_once_and_unpacked_for_each(home: Path, ca
     for place in places:
         assert (there / place).read_bytes() == (home / "calm" / place).read_bytes()
         assert (there / place).stat().st_nlink == 1
+
+
+def test_runs_from_a_pack_are_complete_and_say_that_they_have_no_weights(
+    home: Path, calm: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = unpack(home / "calm.tar.gz", home / "read", home) / "lstm" / "seed-0"
+    assert Run(run).complete and main(["runs", str(home / "read"), "--json"]) == 0
+    assert [line["state"] for line in json.loads(capsys.readouterr().out)] == ["complete"] * 2
+    for words in (["generate", str(run), "the"], ["train", str(run), "--resume"], ["evaluate", str(run)]):
+        assert main(words) == 2
+        complaint = capsys.readouterr().err
+        assert "is complete, but its weights were left out by --pack. Train it again: anyformer train " in complaint
+    assert not (run / "checkpoints").exists()
 
 
 def test_another_machine_goes_on_from_a_pack_without_repeating_runs(home: Path, calm: Results) -> None:

@@ -144,7 +144,10 @@ class RunFiles:
             return "running"
         if self.saved.get("complete") and self._checkpoint and not (self._checkpoint / EXTENDED).exists():
             return "complete"
-        return "failed" if self.events and self.events[-1].what == "failed" else "interrupted"
+        last = self.events[-1].what if self.events else ""
+        if last == "finished" and not (self.folder / CHECKPOINTS).exists():  # unpacked from a file without weights
+            return "complete"
+        return "failed" if last == "failed" else "interrupted"
 
     @property
     def locked(self) -> bool:

@@ -12,7 +12,7 @@ import tomli_w
 
 from anyformer.core import decode
 from anyformer.core.fields import changed_leaves
-from anyformer.disk import CHECKPOINTS, EVENTS, RECIPE, write, write_atomically
+from anyformer.disk import RECIPE, last_event, write, write_atomically
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
@@ -167,9 +167,7 @@ def standing(run: Path) -> tuple[State, str]:
     """The state of a run, read from its folder, and the reason if it failed."""
     if not (run / RECIPE).is_file():
         return "missing", ""
-    lines = (run / EVENTS).read_text(encoding="utf-8").splitlines() if (run / EVENTS).exists() else []
-    word, _, facts = lines[-1].partition(" ")[2].partition(" ") if lines else ("", "", "")
-    # A run from a pack has no checkpoints.
-    if is_complete(run) or (word == "finished" and not (run / CHECKPOINTS).exists()):
+    if is_complete(run):
         return "complete", ""
-    return ("failed", str(json.loads(facts).get("why", ""))) if word == "failed" else ("begun", "")
+    event, facts = last_event(run)
+    return ("failed", str(facts.get("why", ""))) if event == "failed" else ("begun", "")

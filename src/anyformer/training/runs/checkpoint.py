@@ -29,6 +29,7 @@ from anyformer.disk import (
     SHRUNK,
     STEP,
     by_step,
+    last_event,
     named_errors,
     read_object,
     sha256,
@@ -46,6 +47,8 @@ from anyformer.training.recipes.recipe import Recipe, load_recipe
 FORMAT = 1
 LATEST, MANIFEST, STATE, TOKENIZER = "LATEST", "MANIFEST.json", "state.json", "tokenizer.json"
 TENSORS, SHARDS, OPTIMIZER = ".safetensors", "shards", "optimizer"
+FINISHED = "finished"
+"""The event of a run that has ended."""
 _LISTED = 10
 """Maximum number of tensors that an error lists."""
 
@@ -255,8 +258,15 @@ def made_from(folder: Path) -> str | None:
     return str(source) if source else None
 
 
+def is_packed(folder: Path) -> bool:
+    """True for a finished run that was unpacked from a file without weights (`compare --pack`)."""
+    return not (folder / CHECKPOINTS).exists() and last_event(folder)[0] == FINISHED
+
+
 def is_complete(folder: Path) -> bool:
-    """True if a run has ended, its last checkpoint is intact, and it was not extended since."""
+    """True if a run has ended, its last checkpoint is intact or was left out of a pack, and it was not extended."""
+    if is_packed(folder):
+        return True
     last = next(iter(newest(folder / CHECKPOINTS)), None)
     if last is None or complaint(last) is not None or (last / EXTENDED).exists():
         return False
@@ -277,6 +287,9 @@ def newest_checkpoint(folder: Path) -> Path:
                 warn(f"{damaged[0]} Using the checkpoint before it: {path.name}.", stacklevel=2)
             return path
         damaged.append(error)
+    if is_packed(folder):
+        advice = f"Train it again: anyformer train {folder / RECIPE} --out {folder}-2"
+        raise CheckpointError(f"{folder}: is complete, but its weights were left out by --pack. {advice}")
     missing = CheckpointError(f"{folder}: there is no checkpoint yet.")
     raise no_whole_checkpoint(folder, damaged) if damaged else missing
 

@@ -23,6 +23,8 @@ def refuse_untrained(path: Path, recipe: Recipe) -> None:
     if recipe.data is None:
         advice = f"Train a new run that starts with its weights: anyformer train DATA init_from={path}"
         raise SpecError(f"{path}: was imported, so there is no training to resume. {advice}")
+    if checkpoint.is_packed(path):
+        checkpoint.newest_checkpoint(path)  # raises: its weights were left out
     last = next(iter(checkpoint.newest(path / CHECKPOINTS)), None)
     if last is None or checkpoint.complaint(last) is not None or checkpoint.can_train_on(last):
         return

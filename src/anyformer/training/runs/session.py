@@ -160,10 +160,10 @@ class Session:
                     raise Interrupted(f"{text} Go on with: anyformer train {self.folder.path} --resume", code)
         progress, budget = self.trainer.progress, self.trainer.budget
         if budget.spent(progress.step, progress.wall_s):
-            self.folder.event("finished", step=progress.step)
+            self.folder.event(checkpoint.FINISHED, step=progress.step)
         else:
             why = _overfitting(progress, budget)
-            self.folder.event("finished", step=progress.step, why=why)
+            self.folder.event(checkpoint.FINISHED, step=progress.step, why=why)
             self.watcher.log(f"{why} To train on: anyformer train {self.folder.path} --resume train.stop=0")
 
 
