@@ -71,6 +71,11 @@ def last_event(folder: Path) -> tuple[str, Any]:
         return "", {}
 
 
+def is_run(folder: Path) -> bool:
+    """True for a run folder, which has more than a recipe: `anyformer new` creates a folder with a recipe alone."""
+    return (folder / RECIPE).is_file() and any((folder / name).exists() for name in (SOURCES, ENVIRONMENT, CHECKPOINTS))
+
+
 def store(path: Path, content: str | bytes) -> Path:
     """Writes a file that can be made again, such as a page, atomically: a concurrent reader sees the old file or the
     new file."""

@@ -69,7 +69,10 @@ def check_a_study_is_rehearsed_from_its_folder_and_from_a_pack(capsys: Capture) 
         assert "would train 2 arms x 3 seeds" in capsys.readouterr().out
     for folder, what in (("found/lstm/seed-0", "a run"), ("found", "a study")):
         assert main(["data", folder]) == 3
-        assert f"{folder}: is the folder of {what}, not of data. Its recipe is {folder}/" in capsys.readouterr().err
+        assert (
+            f"{folder}: is the folder of {what}, not of data. Name its recipe instead: {folder}/"
+            in capsys.readouterr().err
+        )
 
 
 def check_a_failed_run_is_in_the_table(home: Path, capsys: Capture) -> None:

@@ -96,6 +96,32 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: Capture) -> 
     assert not any((tmp_path / "mine").iterdir())
 
 
+def test_every_verb_says_that_the_recipe_was_not_trained_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my diary"]) == 0
+    verbs = (["generate", "my diary", "x"], ["train", "my diary", "--resume"], ["report", "my diary"])
+    for words in (*verbs, ["train", "small", "init_from=my diary"]):
+        assert main(words) == 2
+        advice = "it holds a recipe, and no run of it. Train it first: anyformer train 'my diary/recipe.toml'"
+        assert advice in capsys.readouterr().err
+    assert main(["train", "my diary"]) == 3
+    assert "the folder of a recipe, not of data. Name its recipe instead: 'my diary/" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["empty", "nowhere", "runs/nowhere"])
+def test_there_is_no_run_to_resume_in_a_folder_without_one(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main(["train", target, "--resume"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{target}: is no run to resume" in line and line.endswith("All runs: anyformer runs")
+    assert [item.name for item in tmp_path.iterdir()] == ["empty"]
+
+
 @pytest.mark.parametrize("name", ["..", "a\nb", ""])
 def test_what_is_no_name_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

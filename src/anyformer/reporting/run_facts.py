@@ -17,6 +17,7 @@ from anyformer.reporting.run_files import Facts, RunFiles, dig, finite
 from anyformer.training.loop.budget import PredictedCost
 from anyformer.training.loop.loss_module import Precision
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.runs.checkpoint import refuse_other_folder
 
 FORMAT = 1
 MEASURED = ("loss", "lr", "gradient_norm", "tokens_per_s", "peak_bytes")
@@ -42,6 +43,7 @@ class RunFacts:
         files = RunFiles(Path(folder))
         if not files.recipe:
             raise CheckpointError(f"{folder}: is not a run folder: it has no readable recipe.toml. See: anyformer runs")
+        refuse_other_folder(files.folder)
         return cls(files)
 
     @property

@@ -23,6 +23,7 @@ from anyformer.core.spec import no_such_key
 from anyformer.data.record import Record
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_with
+from anyformer.disk import RECIPE
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.sampler import Filter, Sampler
@@ -55,6 +56,8 @@ def open_run(folder: Path) -> Run:
             named = f" Its runs: {', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''}." if runs else ""
             page = f"Its page: anyformer report {folder}"
             raise CheckpointError(f"{folder}: is a study of several runs, not a run.{named} {page}") from None
+        if (folder / RECIPE).is_file():
+            raise
         roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}
         known = sorted({str(run) for root in roots for run in run_folders(root)})
         near = difflib.get_close_matches(str(folder), known, 1)

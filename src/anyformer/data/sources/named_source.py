@@ -38,7 +38,7 @@ from anyformer.data.sources.hub import Hub
 from anyformer.data.sources.mixture import MixtureSource
 from anyformer.data.sources.pairs import Pairs
 from anyformer.data.sources.text import Text
-from anyformer.disk import CHECKPOINTS, RECIPE
+from anyformer.disk import RECIPE, is_run
 from anyformer.errors import DataError
 
 HUB = "hf://"
@@ -140,10 +140,10 @@ def _how(options: Row) -> tuple[str, OnError]:
 
 
 def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
-    for name, what in (("study.toml", "a study"), (RECIPE, "a run" if (folder / CHECKPOINTS).is_dir() else "a recipe")):
+    for name, what in (("study.toml", "a study"), (RECIPE, "a run" if is_run(folder) else "a recipe")):
         if (folder / name).is_file():
             recipe = shlex.quote(str(folder / name))
-            raise DataError(f"{path}: is the folder of {what}, not of data. Its recipe is {recipe}")
+            raise DataError(f"{path}: is the folder of {what}, not of data. Name its recipe instead: {recipe}")
     files = files_in(folder, "*")
     kinds = Counter(_reader(name) for name in files)
     kind = max(kinds, key=lambda kind: (kinds[kind], kind is not _text))  # of equally many, the one with columns

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from warnings import warn
 
@@ -29,6 +30,7 @@ from anyformer.disk import (
     SHRUNK,
     STEP,
     by_step,
+    is_run,
     last_event,
     named_errors,
     read_object,
@@ -242,8 +244,12 @@ def naming(path: Path) -> Iterator[None]:
 
 def refuse_other_folder(folder: Path) -> None:
     """Raises CheckpointError if a folder is not a run folder."""
-    if not (folder / RECIPE).is_file():
-        raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
+    if is_run(folder):
+        return
+    if (folder / RECIPE).is_file():
+        advice = f"Train it first: anyformer train {quote(str(folder / RECIPE))}"
+        raise CheckpointError(f"{folder}: not a run folder: it holds a recipe, and no run of it. {advice}")
+    raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
 
 
 def run_recipe(folder: Path) -> Recipe:

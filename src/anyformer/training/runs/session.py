@@ -16,7 +16,7 @@ from anyformer.core.readable_numbers import counted, part
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES, is_run
 from anyformer.errors import (
     OUT_OF_TIME,
     AnyformerError,
@@ -181,12 +181,25 @@ class TrainRequest:
     def run_folder(self) -> Path | None:
         """The target, if it is a run folder."""
         folder = None if isinstance(self.target, Spec) else Path(self.target)
-        return folder if folder is not None and (folder / RECIPE).is_file() else None
+        return folder if folder is not None and is_run(folder) else None
 
     def draft(self) -> TomlLayers:
         """The recipe as far as it is known before the data are read."""
         folder = self.run_folder
         return draft(self.target if folder is None else folder / RECIPE, self.overrides, self.values)
+
+    def resumed(self) -> TomlLayers:
+        """The recipe of a run to resume. A path that is neither a run nor data is refused as a run, not as data."""
+        try:
+            return self.draft()
+        except DataError:
+            path = Path(self.out) if self.out else RUNS / Path(str(self.target)).name
+            if is_run(path):
+                raise
+            if not isinstance(self.target, Spec) and (Path(self.target) / RECIPE).is_file():
+                checkpoint.refuse_other_folder(Path(self.target))
+            other = "" if str(path) == str(self.target) else f", and {path} is none either"
+            raise SpecError(f"{self.target}: is no run to resume{other}. All runs: anyformer runs") from None
 
     def path(self, document: TomlLayers) -> Path:
         """Where the run is written."""
@@ -254,9 +267,9 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
 def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
     with ExitStack() as held:
         with world.in_turn():
-            document = request.draft()
+            document = request.resumed()
             path = request.run_folder or request.path(document)
-            if not (path / RECIPE).is_file():
+            if not is_run(path):
                 raise SpecError(f"{path}: there is no run to resume. Leave out resume=True (--resume) to start one.")
             if world.leads:
                 held.enter_context(locked(path))
