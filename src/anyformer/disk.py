@@ -6,6 +6,7 @@ Only the standard library is imported: `runs` and `report` list checkpoints with
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -74,6 +75,12 @@ def last_event(folder: Path) -> tuple[str, Any]:
 def is_run(folder: Path) -> bool:
     """True for a run folder, which has more than a recipe: `anyformer new` creates a folder with a recipe alone."""
     return (folder / RECIPE).is_file() and any((folder / name).exists() for name in (SOURCES, ENVIRONMENT, CHECKPOINTS))
+
+
+def is_run_of_study(folder: Path) -> bool:
+    """True for the name of a run or a trial that a study trains, such as seed-0 or lr-0.001; other runs in its folder,
+    such as seed-0-small of `shrink`, are none of its runs."""
+    return re.fullmatch(r"seed-\d+|lr-[\d.]+(e[-+]?\d+)?", folder.name) is not None
 
 
 def store(path: Path, content: str | bytes) -> Path:

@@ -101,7 +101,8 @@ def test_every_run_has_one_line_however_narrow_the_terminal_is(
 
 
 def test_a_study_is_listed_below_its_runs(tmp_path: Path, capsys: Capture) -> None:
-    whole(tmp_path / "cmp" / "lstm" / "seed-0")
+    for name in ("seed-0", "seed-0-small", "mine"):  # the last two were made by shrink
+        whole(tmp_path / "cmp" / "lstm" / name)
     (tmp_path / "cmp" / "study.toml").write_text("")
     assert main(["runs", str(tmp_path)]) == 0
     assert f"study {tmp_path}/cmp: 1 run, 1 complete. Its table: anyformer report" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """A study that is stopped by the clock, or carried to another machine, ends with the same table."""
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -51,10 +52,14 @@ def test_a_study_without_time_stops_with_a_code_of_its_own_and_goes_on(
 
 
 def test_a_pack_holds_metrics_and_no_weights(home: Path, calm: Results) -> None:
+    shrunk = Path(shutil.copytree(calm.path / "lstm" / "seed-0", calm.path / "lstm" / "seed-0-small"))
+    write_pack(calm.path, home / "calm.tar.gz")
+    shutil.rmtree(shrunk)
     with tarfile.open(home / "calm.tar.gz") as archive:
         names = archive.getnames()
     assert "calm/lstm/seed-0/metrics.jsonl" in names and "calm/study.toml" in names
     assert not [name for name in names if "safetensors" in name or "checkpoints" in name or ".lock" in name]
+    assert not [name for name in names if "seed-0-small" in name]
     assert is_pack(home / "calm.tar.gz") and not is_pack(Path(text(home)))
 
 

@@ -12,7 +12,7 @@ import tomli_w
 
 from anyformer.core import decode
 from anyformer.core.fields import changed_leaves
-from anyformer.disk import RECIPE, last_event, write, write_atomically
+from anyformer.disk import RECIPE, is_run_of_study, last_event, write, write_atomically
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
@@ -141,7 +141,8 @@ class StudyFolder:
 
     def trials(self, arm: str) -> list[Path]:
         """The run folders of all trials of an arm."""
-        return sorted(path for path in (self.path / TUNING / arm).glob("lr-*") if (path / RECIPE).is_file())
+        trials = (path for path in (self.path / TUNING / arm).glob("lr-*") if is_run_of_study(path))
+        return sorted(path for path in trials if (path / RECIPE).is_file())
 
     def refuse_another(self, study: Study) -> None:
         """Raises SpecError if the study differs from the one in this folder."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
-from anyformer.disk import CHECKPOINTS, RECIPE
+from anyformer.disk import CHECKPOINTS, RECIPE, is_run_of_study
 from anyformer.errors import DataError, SpecError
 from anyformer.study.study_folder import STUDY, standing
 from anyformer.training.runs.run_folder import LOCK
@@ -51,8 +51,10 @@ def refuse_other_place(file: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """All files of a folder but weights and unfinished runs."""
-    if (folder / RECIPE).is_file() and standing(folder)[0] not in ("complete", "failed"):
+    """All files of a folder but weights, unfinished runs and runs that the study has not trained."""
+    if (folder / RECIPE).is_file() and (
+        not is_run_of_study(folder) or standing(folder)[0] not in ("complete", "failed")
+    ):
         return
     for path in sorted(folder.iterdir()):
         if path.name in LEFT_OUT or path.name.startswith("."):

@@ -23,7 +23,7 @@ from anyformer.core.spec import no_such_key
 from anyformer.data.record import Record
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_with
-from anyformer.disk import RECIPE
+from anyformer.disk import RECIPE, is_run_of_study
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.samplers.sampler import Filter, Sampler
@@ -52,7 +52,7 @@ def open_run(folder: Path) -> Run:
         return Run.open(folder)
     except CheckpointError:
         if (folder / STUDY).is_file():
-            runs = sorted(map(str, run_folders(folder)))
+            runs = sorted(str(run) for run in run_folders(folder) if is_run_of_study(run))
             named = f" Its runs: {', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''}." if runs else ""
             page = f"Its page: anyformer report {folder}"
             raise CheckpointError(f"{folder}: is a study of several runs, not a run.{named} {page}") from None

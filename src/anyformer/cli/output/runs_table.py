@@ -13,6 +13,7 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import human, visible
 from anyformer.core.readable_numbers import counted
+from anyformer.disk import is_run_of_study
 from anyformer.reporting.run_files import RunFiles, dig, finite, run_folders
 
 WIDE = 110
@@ -97,9 +98,11 @@ def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
 
 
 def studies(lines: Sequence[dict[str, Any]], root: Path) -> list[str]:
-    """A sentence for each study that contains runs: number of runs, number complete, and the command for its report."""
+    """A sentence for each study: how many runs it has trained, how many are complete, and how to see its report."""
     members: dict[Path, list[str]] = {}
     for run in lines:
+        if not is_run_of_study(Path(run["run"])):
+            continue
         inside = [folder for folder in Path(run["run"]).parents if folder == root or root in folder.parents]
         for folder in (folder for folder in inside if (folder / STUDY).is_file()):
             members.setdefault(folder, []).append(run["state"])
