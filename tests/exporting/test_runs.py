@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import stat
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,12 @@ def test_a_pipeline_of_transformers_writes_the_texts_of_the_run(
     assert [pipe(prompt, **options)[0]["generated_text"] for prompt in PROMPTS] == expected
     batch = pipe(PROMPTS, batch_size=3, **options)
     assert [each[0]["generated_text"] for each in batch] == expected
+
+
+def test_every_file_of_an_export_has_the_permissions_of_a_new_file(folder: Path) -> None:
+    (folder.parent / "new").touch()
+    modes = {file.name: stat.filemode(file.stat().st_mode) for file in (*folder.iterdir(), folder.parent / "new")}
+    assert len(set(modes.values())) == 1, modes
 
 
 def test_an_export_imported_again_is_the_same_run(decoder: Run, folder: Path, tmp_path: Path) -> None:

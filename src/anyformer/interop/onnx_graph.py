@@ -10,6 +10,7 @@ import contextlib
 import io
 import logging
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,6 +154,7 @@ def write_graph(folder: Path, spec: ModelSpec, model: Model) -> tuple[OnnxGraph,
     program.save(folder / FILE)
     if values := graph.first_values():
         save_file(values, folder / CACHE)
+        shutil.copymode(folder / FILE, folder / CACHE)  # safetensors creates files readable by the owner only
     return graph, check_graph(folder / FILE, graph)
 
 

@@ -1,6 +1,7 @@
 """Writes the files of a Hugging Face folder: config, weights, tokenizer, special tokens, generation settings."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,7 @@ def write_model(
     config = {**model.config, "dtype": str(next(iter(tensors.values())).dtype).removeprefix("torch.")}
     write_json(folder / CONFIG, {**config, **_ids(model, text, ids or {})})
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors creates files readable by the owner only
 
 
 def write_text(folder: Path, text: TextSettings, types: bool) -> None:
