@@ -53,7 +53,7 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
-from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of, with_preset
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
@@ -373,7 +373,7 @@ def train(
     init_from: a run, a Hugging Face folder or a GGUF file whose weights (where names and shapes agree) and tokenizer to
         start with.
     watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
-    sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`.
+    sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`; `model` may be a preset's name.
 
     Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
     """
@@ -388,13 +388,13 @@ def train(
         if calibration is not None:
             notify(f"calibrated on {calibration.texts:,} validation texts: temperature {calibration.temperature:.2f}")
 
-    if isinstance(target, Run):
-        target = target.folder
+    target = target.folder if isinstance(target, Run) else target
     check_target(target)
     if watcher is not None and not isinstance(watcher, Watcher):
         raise SpecError(problems=[Problem("watcher", f"expected a Watcher, got {shown(watcher)}. Write Watcher().")])
     if isinstance(target, ModelSpec) and "model" in sections:
         raise SpecError("train: the target is a model, and model= names another one. Keep one.")
     source = init_from.folder if isinstance(init_from, Run) else init_from
-    values = layers_of(data, steps, sections, None if source is None else str(source))
+    overrides, given = with_preset(overrides, sections)
+    values = layers_of(data, steps, given, None if source is None else str(source))
     return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher, finish))

@@ -201,3 +201,12 @@ def test_a_list_equals_the_same_values_as_a_tuple() -> None:
 def test_a_torch_module_in_place_of_a_part_is_answered_with_the_way_to_make_one(value: Any) -> None:
     with pytest.raises(SpecError, match=r"part: expected a PartSpec, got .*torch_part\(name, factory\)"):
         Branch(part=value)
+
+
+def test_a_model_may_be_the_name_of_a_preset(tmp_path: Path) -> None:
+    size = ("model.stack.depth=1", "model.dim=16", "model.stack.blocks.layer.branches.0.part.heads=2")
+    run = train(text(tmp_path), *QUICK, *size, model="small", steps=1, out=tmp_path / "run", cache=tmp_path / "c")
+    assert run.recipe.model.kind == "decoder" and run.recipe.model.output_stack.dim == 16
+    assert json.loads((run.folder / "sources.json").read_text())["model.kind"] == "preset small"
+    with pytest.raises(SpecError, match=r"no preset is called 'smal'\. Did you mean 'small'"):
+        train(text(tmp_path), *QUICK, model="smal", out=tmp_path / "other", cache=tmp_path / "c")

@@ -24,7 +24,7 @@ from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import jobs_of, threads_of, workers_for
-from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of, with_preset
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS
@@ -76,6 +76,7 @@ def compare(
     check_strings("arms", arms)
     settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
     options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
+    overrides, given = with_preset(overrides, sections)
     listener, keys = listener or Listener(), [*overrides, *options]
     models: Arms = target if isinstance(target, Mapping) else {}
     for name, model in models.items():
@@ -85,7 +86,7 @@ def compare(
     if not isinstance(base, Spec) and is_pack(Path(base)):
         base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
-    source, values = existing / STUDY if existing else base, layers_of(data, None, sections)
+    source, values = existing / STUDY if existing else base, layers_of(data, None, given)
     study = read_study(source, keys, values, models)
     each = [
         read_study(source, [*keys, "study.budgets=[]", f"train.steps={steps}"], values, models)

@@ -1,5 +1,6 @@
 """The arguments of `train` and `compare`, Python values, as a layer of a recipe."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -30,7 +31,7 @@ class Sections(TypedDict, total=False):
     name: str
     seed: int
     init_seed: int
-    model: ModelSpec
+    model: ModelSpec | str
     objective: Objective
     optimizer: OptimizerSpec
     schedule: ScheduleSpec
@@ -55,6 +56,13 @@ def check_target(target: object, name: str = "target") -> None:
     else:
         text = f"expected a path, a preset's name, a source, a model or a recipe, got {shown(target)}."
     raise SpecError(problems=[Problem(name, text)])
+
+
+def with_preset(overrides: tuple[str, ...], sections: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """`train("notes.txt", model="small")`: a model's name is short for the override model.preset=NAME."""
+    names = [value for key, value in sections.items() if key == "model" and isinstance(value, str)]
+    words = [f"model.preset={json.dumps(name)}" for name in names]
+    return (*words, *overrides), {key: value for key, value in sections.items() if not (words and key == "model")}
 
 
 def layers_of(
