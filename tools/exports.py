@@ -35,7 +35,7 @@ NAMES = {
     "anyformer.shrink.distilling": ("StudentSettings", "distil"),
     "anyformer.shrink.quantising": ("quantise",),
     "anyformer.shrink.shrinking": ("PruneSettings", "prune"),
-    "anyformer.study": ("Results", "StudySpec", "Tuning", "compare"),
+    "anyformer.study": ("Listener", "Results", "StudySpec", "Tuning", "compare"),
     "anyformer.training": ("Recipe", "Step", "Trainer", "Watcher", "load"),
     "anyformer.training.recipes.recipe": ("CheckpointSpec", "EvaluateSpec", "LogSpec", "SampleSpec", "TrainSpec"),
 }  # fmt: skip

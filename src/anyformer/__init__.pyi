@@ -318,6 +318,7 @@ from anyformer.shrink.removals.layers import LayerRemoval as LayerRemoval
 from anyformer.shrink.removals.neurons import NeuronRemoval as NeuronRemoval
 from anyformer.shrink.shrinking import PruneSettings as PruneSettings
 from anyformer.shrink.shrinking import prune as prune
+from anyformer.study import Listener as Listener
 from anyformer.study import Results as Results
 from anyformer.study import StudySpec as StudySpec
 from anyformer.study import Tuning as Tuning
@@ -476,6 +477,7 @@ __all__ = [
     "Linformer",
     "Lion",
     "ListOps",
+    "Listener",
     "Little",
     "LoRA",
     "LoRATuning",

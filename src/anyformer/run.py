@@ -31,7 +31,6 @@ from anyformer.disk import (
     EVALUATIONS,
     METRICS,
     TOKENIZER,
-    read_object,
     step_name,
     step_of,
     write,
@@ -44,7 +43,7 @@ from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.training_overlap import not_compared, training_overlap
 from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
 from anyformer.inference.assistant import Assistant
-from anyformer.inference.calibration import Calibration, calibrated
+from anyformer.inference.calibration import Calibration, calibrated, stored_temperature
 from anyformer.inference.classifying import Label, classify, parse
 from anyformer.inference.embedding import embed
 from anyformer.inference.filling import Filled, fill
@@ -53,6 +52,7 @@ from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
+from anyformer.training.printed_progress import PrintedProgress
 from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of, with_preset
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
@@ -148,7 +148,7 @@ class Run:
             context=int(data["context"]),
             packing=decode(PackingSpec, data["packing"]),
             longest_target=data.get("longest_target"),
-            temperature=self._temperature(path),
+            temperature=stored_temperature(self.folder / CALIBRATION, step_of(path.name)),
         )
 
     def averaged(self, last: int, device: str | torch.device = "auto") -> Predictor:
@@ -177,13 +177,6 @@ class Run:
             facts = {"step": step_of(self.checkpoint("best").name), **calibration._asdict()}
             write(self.folder / CALIBRATION, json.dumps(facts))
         return calibration
-
-    def _temperature(self, path: Path) -> float:
-        """The stored temperature of a checkpoint; 1 if it was not calibrated."""
-        with suppress(OSError, ValueError, KeyError):
-            facts = read_object(self.folder / CALIBRATION)
-            return float(facts["temperature"]) if facts["step"] == step_of(path.name) else 1.0
-        return 1.0
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A vector for each text, [n d], pooled as the model was trained to."""
@@ -372,29 +365,31 @@ def train(
     resume: continue an interrupted run exactly where it was.
     init_from: a run, a Hugging Face folder or a GGUF file whose weights (where names and shapes agree) and tokenizer to
         start with.
-    watcher: notified of steps, evaluations and messages. cache: folder of prepared data.
+    watcher: notified of steps, evaluations and messages; the default prints them to standard error, Watcher() prints
+        nothing. cache: folder of prepared data.
     sections: other sections of the recipe as values, `optimizer=Muon(lr=2e-3)`; `model` may be a preset's name.
 
     Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
     """
 
+    watcher = PrintedProgress() if watcher is None else watcher
+
     def finish(folder: Path) -> None:
-        notify = Watcher().log if watcher is None else watcher.log
         try:
             calibration = Run(folder).calibrate()
         except DataError as error:  # the model is trained: it only stays uncalibrated
-            notify(f"not calibrated: {error}")
+            watcher.log(f"not calibrated: {error}")
             return
         if calibration is not None:
-            notify(f"calibrated on {calibration.texts:,} validation texts: temperature {calibration.temperature:.2f}")
+            watcher.log(calibration.sentence)
 
     target = target.folder if isinstance(target, Run) else target
     check_target(target)
-    if watcher is not None and not isinstance(watcher, Watcher):
+    if not isinstance(watcher, Watcher):
         raise SpecError(problems=[Problem("watcher", f"expected a Watcher, got {shown(watcher)}. Write Watcher().")])
     if isinstance(target, ModelSpec) and "model" in sections:
         raise SpecError("train: the target is a model, and model= names another one. Keep one.")
     source = init_from.folder if isinstance(init_from, Run) else init_from
-    overrides, given = with_preset(overrides, sections)
-    values = layers_of(data, steps, given, None if source is None else str(source))
+    overrides, other_sections = with_preset(overrides, sections)
+    values = layers_of(data, steps, other_sections, None if source is None else str(source))
     return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher, finish))

@@ -11,10 +11,10 @@ from anyformer.reporting.study_report import study_html, study_markdown
 from anyformer.statistics.comparison import Difference
 from anyformer.statistics.intervals import Interval
 from anyformer.study.budget_curves import results_of
-from anyformer.study.comparing import Listener
 from anyformer.study.controls import Control, ControlOutcome, controls_sentence
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_listener import Listener
 from anyformer.study.workers import go_on
 
 LOWER, TIE = Control(better="glu", than="relu"), Control(alike=("layer", "rms"))

@@ -11,8 +11,8 @@ from tests.study.small import tiny
 from anyformer.reporting.study_report import study_html, study_markdown
 from anyformer.study import Results, compare
 from anyformer.study.budget_curves import results_of
-from anyformer.study.comparing import Listener
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_listener import Listener
 from anyformer.study.study_record import REGISTERED, SESSIONS, registration_of, seconds_spent, timed_session
 
 

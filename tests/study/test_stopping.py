@@ -14,7 +14,7 @@ from anyformer.errors import OUT_OF_TIME, DataError, Interrupted, SpecError
 from anyformer.reporting.study_report import study_html
 from anyformer.run import Run
 from anyformer.study import Results, compare
-from anyformer.study.comparing import Listener
+from anyformer.study.study_listener import Listener
 from anyformer.study.study_pack import is_pack, unpack, write_pack
 
 

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from tests.study.small import TINY
 from tests.training.small import text
 
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.mixers.gru import GRU
-from anyformer.study import compare
+from anyformer.study import Listener, compare
 from anyformer.study.study import read_study
 from anyformer.study.study_folder import STUDY
 from anyformer.training.recipes.python_values import layers_of
@@ -15,11 +16,15 @@ from anyformer.training.recipes.python_values import layers_of
 MODEL = Decoder(dim=16, stack=Stack(blocks={"memory": Block(branches=(Branch(part=GRU()),))}, depth=1))
 
 
-def test_models_are_compared_and_read_back(tmp_path: Path) -> None:
+def test_models_are_compared_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = [key for key in TINY if not key.startswith("model.")]
     arms = {"mine": MODEL, "base": MODEL.with_("dim", 20)}
     folders = {"out": tmp_path / "study", "cache": tmp_path / "cache"}
     results = compare(arms, *keys, data=text(tmp_path), match="none", seeds=1, **folders)
+    printed = capsys.readouterr()
+    assert "[  2/2] base seed 0: test loss " in printed.err and not printed.out
+    compare(tmp_path / "study", cache=tmp_path / "cache", listener=Listener())
+    assert not capsys.readouterr().err
     assert [arm.name for arm in results.arms] == ["mine", "base"]
     assert results.verdict and results.table.splitlines()[1].startswith("mine")
     again = read_study(tmp_path / "study" / STUDY)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.evaluation.runs import file
 
-from anyformer.cli.output.training_progress import announcement
 from anyformer.data.sources.named_source import measure, source_of
+from anyformer.training.printed_progress import announcement
 from anyformer.training.recipes.defaults import DERIVED, RULES, Rule, reasons, rule_for
 from anyformer.training.recipes.recipe import Loaded, decode_recipe
 from anyformer.training.recipes.resolve import draft, outline, provisional

@@ -210,3 +210,17 @@ def test_a_model_may_be_the_name_of_a_preset(tmp_path: Path) -> None:
     assert json.loads((run.folder / "sources.json").read_text())["model.kind"] == "preset small"
     with pytest.raises(SpecError, match=r"no preset is called 'smal'\. Did you mean 'small'"):
         train(text(tmp_path), *QUICK, model="smal", out=tmp_path / "other", cache=tmp_path / "c")
+
+
+def test_training_in_python_prints_the_messages_of_the_command_unless_a_watcher_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("data.context=32", *QUICK)
+    train(MODEL, *words, "data.valid=0", data=text(tmp_path), steps=40, out=tmp_path / "run", cache=tmp_path / "c")
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    assert f"{tmp_path / 'run'}: fp32 on cpu" in lines and any("there is no validation data" in line for line in lines)
+    assert 10 <= sum(line.startswith("step ") for line in lines) <= 12 and not printed.out
+    train(MODEL, *words, data=text(tmp_path), steps=1, out=tmp_path / "2", cache=tmp_path / "c", watcher=Watcher())
+    printed = capsys.readouterr()
+    assert not printed.err and not printed.out

@@ -15,6 +15,7 @@ from anyformer.disk import RECIPE
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
 from anyformer.run import Run, train
+from anyformer.training.runs.session import Watcher
 
 QUIET = (
     "log.every=50", "checkpoint.every=0", "sample.tokens=1", "evaluate.every=0", "evaluate.batches=1",
@@ -34,8 +35,8 @@ def learn(folder: Path, name: str, target: str | SourceSpec, *overrides: str) ->
     """Trains into `folder/name`; an existing run is resumed and not repeated."""
     out = folder / name
     if (out / RECIPE).is_file():
-        return train(out, resume=True, cache=folder / "cache")
-    return train(target, *QUIET, *overrides, out=out, cache=folder / "cache")
+        return train(out, resume=True, cache=folder / "cache", watcher=Watcher())
+    return train(target, *QUIET, *overrides, out=out, cache=folder / "cache", watcher=Watcher())
 
 
 def stack(mixer: str, *, dim: int = 64, depth: int = 2, encoder: bool = False) -> tuple[str, ...]:

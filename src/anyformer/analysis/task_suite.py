@@ -48,6 +48,7 @@ from anyformer.study.study import read_study
 from anyformer.training.recipes.python_values import layers_of
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import data_of
+from anyformer.training.runs.session import Watcher
 
 FAMILIES = ("transformer", "window", "cnn", "rnn", "lstm", "s4d", "mamba2", "hybrid")
 """The arms of `anyformer compare` with these names; the first one has the size that the others are matched to."""
@@ -206,7 +207,9 @@ def train_cell(
     changes = f"optimizer.lr={rate}", f"seed={seed}", f"train.steps={steps}"
     with tempfile.TemporaryDirectory() as runs:
         try:
-            run = train(decode(Recipe, recipe), *changes, out=Path(runs) / "run", cache=folder / CACHE)
+            run = train(
+                decode(Recipe, recipe), *changes, out=Path(runs) / "run", cache=folder / CACHE, watcher=Watcher()
+            )
         except TrainingError:
             return {"loss": math.inf} if seed == TRIAL_SEED else {"accuracy": [0.0] * len(MULTIPLES)}
         predictor = run.trained()

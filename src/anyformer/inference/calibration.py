@@ -6,7 +6,9 @@ The best class stays the same. The loss is convex in 1 / T, whose derivative is 
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.data.record import Record
+from anyformer.disk import read_object
 from anyformer.inference.classifying import predict, scores_classes
 from anyformer.objectives.objective import Predictor
 
@@ -29,6 +32,18 @@ class Calibration(NamedTuple):
 
     temperature: float
     texts: int
+
+    @property
+    def sentence(self) -> str:
+        return f"calibrated on {self.texts:,} validation texts: temperature {self.temperature:.2f}"
+
+
+def stored_temperature(file: Path, step: int | None) -> float:
+    """The temperature in a file, if it was found with the checkpoint of this step; 1 otherwise."""
+    with suppress(OSError, ValueError, KeyError):
+        facts = read_object(file)
+        return float(facts["temperature"]) if facts["step"] == step else 1.0
+    return 1.0
 
 
 def calibrated(predictor: Predictor, records: Iterable[Record]) -> Calibration | None:

@@ -4,4 +4,5 @@ from anyformer.study.comparing import compare as compare
 from anyformer.study.study import Study as Study
 from anyformer.study.study import StudySpec as StudySpec
 from anyformer.study.study import Tuning as Tuning
+from anyformer.study.study_listener import Listener as Listener
 from anyformer.study.study_results import Results as Results

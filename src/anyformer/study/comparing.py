@@ -18,6 +18,7 @@ from anyformer.study.planning import plan
 from anyformer.study.running import Outcome, RunTask, scored
 from anyformer.study.study import Arms, Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
+from anyformer.study.study_listener import Listener, PrintedStudy
 from anyformer.study.study_pack import is_pack, unpack
 from anyformer.study.study_record import REGISTERED, timed_session
 from anyformer.study.study_results import Results
@@ -28,25 +29,6 @@ from anyformer.training.recipes.python_values import DataTarget, Sections, Targe
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS
-
-
-class Listener:
-    """Callbacks of a study; the base class does nothing."""
-
-    def log(self, text: str) -> None:
-        """Called with a message for the user."""
-
-    def planned(self, folders: Sequence[StudyFolder]) -> None:
-        """Called before the first run of the studies that are trained together: one study, or all of its controls."""
-
-    def ended(self, path: Path) -> None:
-        """Called when `compare` ends, whether the study is finished or was stopped, with the study folder."""
-
-    def moved(self) -> None:
-        """Called regularly while runs are in progress, to read the folder again."""
-
-    def trained(self) -> None:
-        """Called when all runs of the planned folders have ended."""
 
 
 def compare(
@@ -70,14 +52,15 @@ def compare(
     overrides, data, sections: as of `train`; the same for all arms. After "study.minutes=9" everything is saved and
         `Interrupted` is raised; the same call goes on.
     arms, match, seeds: short for study.arms, study.match, study.seeds.
-    out: the study's folder. cache: folder of prepared data. listener: notified of progress.
+    out: the study's folder. cache: folder of prepared data.
+    listener: notified of progress; the default prints it to standard error, Listener() prints nothing.
     """
     began = time.monotonic()
     check_strings("arms", arms)
     settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
     options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
-    overrides, given = with_preset(overrides, sections)
-    listener, keys = listener or Listener(), [*overrides, *options]
+    overrides, other_sections = with_preset(overrides, sections)
+    listener, keys = PrintedStudy() if listener is None else listener, [*overrides, *options]
     models: Arms = target if isinstance(target, Mapping) else {}
     for name, model in models.items():
         check_target(model, f"arm {name}")
@@ -86,7 +69,7 @@ def compare(
     if not isinstance(base, Spec) and is_pack(Path(base)):
         base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)
-    source, values = existing / STUDY if existing else base, layers_of(data, None, given)
+    source, values = existing / STUDY if existing else base, layers_of(data, None, other_sections)
     study = read_study(source, keys, values, models)
     each = [
         read_study(source, [*keys, "study.budgets=[]", f"train.steps={steps}"], values, models)

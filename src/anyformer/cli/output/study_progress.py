@@ -1,6 +1,5 @@
 """Progress of a study on the terminal: sizes of its arms, finished runs, then the verdict and a table."""
 
-import math
 import shlex
 import tempfile
 import time
@@ -14,21 +13,20 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops, visible
 from anyformer.core.discovery import program
-from anyformer.core.readable_numbers import clock, counted
+from anyformer.core.readable_numbers import clock
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.reporting.study_report import write_study_report
-from anyformer.study.arm_results import RunResult
-from anyformer.study.comparing import Listener
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import Study, read_study
 from anyformer.study.study_cost import Pace, announcement, price_of, total
 from anyformer.study.study_folder import STUDY, StudyFolder
+from anyformer.study.study_listener import REFRESH_S, FinishedRuns, Listener, opening
 from anyformer.study.study_pack import is_pack, refuse_other_place, unpack, write_pack
 from anyformer.study.study_results import Results, Row, narrow, rows
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.session import RUNS
 
-REFRESH_S, WIDE = 0.5, 150
+WIDE = 150
 
 
 class StudyProgress(Listener):
@@ -40,9 +38,8 @@ class StudyProgress(Listener):
             refuse_other_place(pack)
         self.console = Console(highlight=False, markup=False, stderr=screen.json)
         self.display: LiveDisplay | None = None
-        self.folders: Sequence[StudyFolder] = ()
-        self.done: dict[Path, RunResult] = {}
-        self.began, self.before, self.looked = time.monotonic(), 0, 0.0
+        self.runs = FinishedRuns(())
+        self.began, self.looked = time.monotonic(), 0.0
         self.pace: Pace | None = None
         self.predicted = False
 
@@ -58,13 +55,11 @@ class StudyProgress(Listener):
             self.console.print(text, soft_wrap=True)
 
     def planned(self, folders: Sequence[StudyFolder]) -> None:
-        self.folders, self.pace, self.done, self.predicted = folders, Pace(folders), {}, False
-        self._look()
-        self.before, self.began = len(self.done), time.monotonic()
+        self.runs, self.pace, self.predicted = FinishedRuns(folders), Pace(folders), False
+        self.runs.look()
+        self.began = time.monotonic()
         for folder in folders:
-            finished = sum(run.is_relative_to(folder.path) for run in self.done)
-            known = f" ({counted(finished, 'runs')} finished before)" if finished else ""
-            self.log(f"{folder.path}: {announcement(folder.arms, folder.spec)}{known}")
+            self.log(opening(folder, self.runs))
             if not self.screen.quiet:
                 self.console.print(sizes(folder.arms, folder.spec.match))
         if self.console.is_terminal and not self.screen.quiet and self.display is None:
@@ -81,24 +76,19 @@ class StudyProgress(Listener):
             return
         self.trained()
         if not self.predicted or self.display is not None:
-            left = self.pace.seconds_left(self.done) if self.pace else None
+            left = self.pace.seconds_left(self.runs.done) if self.pace else None
             if left is not None and not self.predicted:
                 self.predicted = True
                 self.log(f"about {clock(left)} left, by the speed of the first trials")
             if self.display is not None:
                 end = "" if left is None else f", about {clock(left)} left"
-                line = f"{len(self.done)} of {self._total} runs, {clock(time.monotonic() - self.began)}{end}"
+                line = f"{len(self.runs.done)} of {self.runs.total} runs, {clock(time.monotonic() - self.began)}{end}"
                 self.display.update(Text(line, no_wrap=True, overflow="ellipsis"))
         self.looked = time.monotonic()
 
     def trained(self) -> None:
-        before = len(self.done)
-        for number, run in enumerate(self._look(), before + 1):
-            loss = "" if math.isnan(run.test_loss) else f"test loss {run.test_loss:.4f}, "
-            end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
-            end = f"failed: {visible(run.why)}" if run.state == "failed" else end
-            of = f"{run.folder.parents[1].name}: " if len(self.folders) > 1 else ""
-            self.log(f"[{number:>3}/{self._total}] {of}{run.folder.parent.name} seed {run.seed}: {end}")
+        for line in self.runs.new_lines():
+            self.log(visible(line))
 
     def finish(self, results: Results) -> None:
         """Writes the report and prints the verdict, the table, failed runs and the path of the report."""
@@ -122,21 +112,6 @@ class StudyProgress(Listener):
         self.log(f"\nreport: {page}")
         for command, why in _next(results):
             self.log(f"next: {program()} {command}   ({why})")
-
-    @property
-    def _total(self) -> int:
-        return sum(len(folder.arms) * folder.spec.seeds for folder in self.folders)
-
-    def _look(self) -> Sequence[RunResult]:
-        """Runs that have been judged or have failed since the last call."""
-        places = [
-            (folder.run(arm.name, seed), seed)
-            for folder in self.folders for arm in folder.arms for seed in range(folder.spec.seeds)
-        ]  # fmt: skip
-        results = {run: RunResult.read(run, seed) for run, seed in places if run not in self.done}
-        ended = {run: result for run, result in results.items() if result.judged or result.state == "failed"}
-        self.done |= ended
-        return list(ended.values())
 
 
 def _failures(results: Results) -> Iterator[str]:

@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,13 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import PipeConsole, Screen, complain
 from anyformer.core.discovery import program
-from anyformer.core.readable_numbers import clock, counted, human, human_bytes
 from anyformer.errors import AnyformerError, Interrupted, TrainingError
-from anyformer.ops.devices import kind_of_device
 from anyformer.reporting.run_report import write_report
 from anyformer.run import Run
-from anyformer.training import Loaded, Session, Step, Watcher
+from anyformer.training import Session, Step, Watcher
 from anyformer.training.distributed import OtherRankFailed
-from anyformer.training.loop.budget import Moments, Observer, PredictedCost, budget_of
-from anyformer.training.recipes.defaults import reasons
+from anyformer.training.loop.budget import Moments, Observer
+from anyformer.training.printed_progress import announcement, beginning, step_line
 from anyformer.training.recipes.recipe import decode_recipe
 from anyformer.training.recipes.resolve import check_model, draft, name_of, provisional
 from anyformer.training.runs.run_folder import line
@@ -65,37 +63,6 @@ def rehearse(screen: Screen, target: str, overrides: Sequence[str], out: Path | 
     screen.lines(f"would train into {folder}. Nothing was done.")
 
 
-def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None = None) -> Iterator[str]:
-    """The lines that announce a run; `splits`: counts of the prepared data, if they are known."""
-    recipe = loaded.recipe
-    assert recipe.data is not None and recipe.objective is not None
-    device = kind_of_device(recipe.train.device)
-    cost = PredictedCost.of(recipe.objective.adapt(recipe.model), recipe.train, recipe.data.context)
-    yield (
-        f"task      {recipe.objective.kind} with {recipe.model.kind}, {human(cost.params)} parameters, on "
-        f"{recipe.data.source.kind}, tokenizer {recipe.data.tokenizer.kind}, context {recipe.data.context}"
-    )
-    if splits:
-        names = [
-            f"{counted(counts['documents'], 'texts')} ({human(counts['tokens'])} tokens)" for counts in splits.values()
-        ]
-        yield "data      " + ", ".join(f"{name} {text}" for name, text in zip(splits, names, strict=True))
-        for unit in filter(None, (part.loss_unit for part in recipe.objective.parts)):
-            yield f"loss      {unit}; anyformer evaluate reports errors in the units of the data"
-    budget = budget_of(recipe.train, cost.step_flops)
-    if budget.steps is None:
-        length, seconds = f"{recipe.train.minutes:g} minutes", budget.seconds or 0.0
-    else:
-        tokens, available = budget.steps * recipe.train.batch_tokens, (splits or {}).get("train", {}).get("tokens")
-        epochs = f", {tokens / available:.3g} epochs" if available else ""
-        length = f"{counted(budget.steps, 'steps')} x {recipe.train.batch_tokens:,} tokens = {human(tokens)}{epochs}"
-        seconds = cost.seconds(budget.steps, device)
-    yield f"training  {length}; {recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}"
-    yield f"predicted about {clock(seconds)} and {human_bytes(cost.bytes)} of memory on a {device.upper()}"
-    for reason in reasons(set(loaded.origins.values())):
-        yield f"because   {reason}"
-
-
 class TrainingProgress(Watcher):
     """Watcher that prints every logged step, validation losses and a summary."""
 
@@ -125,9 +92,7 @@ class TrainingProgress(Watcher):
         self.params = sum(parameter.tensor.numel() for parameter in session.trainer.learned)
         if self.screen.quiet or self.screen.json:
             return
-        trainer = session.trainer
-        self.log(f"{session.folder.path}: {trainer.precision} on {trainer.world.device.type}")
-        for text in announcement(session.loaded, trainer.prepared.counts):
+        for text in beginning(session):
             self.log(text)
         if sys.stdout.isatty():
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)
@@ -189,16 +154,7 @@ class TrainingProgress(Watcher):
 
     def _line(self, step: Step) -> str:
         assert self.session is not None
-        budget = self.session.trainer.budget
-        share = budget.share(step.number, step.wall_s)
-        left = step.wall_s * (1 - share) / share if share else math.nan
-        of = "" if budget.steps is None else f"/{budget.steps}"
-        valid = "" if self.valid is None else f"  valid {self.valid:.4f}"
-        skipped = "" if step.status == "applied" else f"  ({step.status}: not applied)"
-        return (
-            f"step {step.number:>6}{of}  loss {step.loss:.4f}{valid}  lr {step.lr:.2e}  "
-            f"{human(step.tokens_per_s)} tokens/s  {human_bytes(step.peak_bytes or 0)}  {clock(left)} left{skipped}"
-        )
+        return step_line(step, self.session.trainer.budget, self.valid)
 
 
 def _next(run: Run) -> Iterator[tuple[str, str]]:
