@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from anyformer.cli.main import main
+from anyformer.cli.output.data_card import resolve
+from anyformer.data.preparation.pipeline import prepare
+from anyformer.training.recipes.resolve import data_of, draft
 
 Capture = pytest.CaptureFixture[str]
 KEYS = {"source", "tokenizer", "vocabulary", "records", "characters", "tokens", "sampled", "splits", "overlap"}
@@ -76,6 +79,21 @@ def test_columns_are_guessed_and_overrides_change_them(tmp_path: Path, capsys: C
     assert found["splits"]["valid"] > 15
 
 
+@pytest.mark.parametrize("kind", ["text", "labels", "number_words"])
+def test_the_tokenizer_is_that_of_training(kind: str, tmp_path: Path, capsys: Capture) -> None:
+    """Without settings, the card counts with the tokenizer and the context that `train` chooses for these data."""
+    contents = {"text": "\n".join(f"line number {n} of a text" for n in range(200)),
+                "labels": "text,label\n" + "".join(f"Text {n},{'ab'[n % 2]}\n" for n in range(60))}  # fmt: skip
+    ending = {"text": "txt", "labels": "csv"}
+    target = str(write(tmp_path / f"a.{ending[kind]}", contents[kind])) if kind in contents else kind
+    overrides = [] if kind in contents else ["source.count=200"]
+    shown = answer(capsys, target, *overrides)
+    trained = data_of(draft(target, [f"data.{override}" for override in overrides]))
+    assert shown["tokenizer"] == trained.tokenizer.to_dict()
+    assert shown["vocabulary"] == prepare(trained, tmp_path / "prepared").words.size
+    assert resolve(target, overrides) == trained
+
+
 def test_warnings_name_lines(tmp_path: Path, capsys: Capture) -> None:
     lines = [f"line number {n}\tZeile Nummer {n}" for n in range(50)]
     file = write(tmp_path / "a.tsv", "\n".join([*lines, "something\t "]) + "\n")
@@ -124,7 +142,7 @@ def test_one_short_text_is_no_division_by_zero(tmp_path: Path, capsys: Capture) 
     found = answer(capsys, write(tmp_path / "a.txt", "hello world"))
     assert found["characters"] == 11 and [warning["check"] for warning in found["warnings"]] == ["little"]
     said = card(capsys, tmp_path / "a.txt")
-    assert "hello" in said and "less than one sequence of context=512" in said
+    assert "hello" in said and "less than one sequence of context=256" in said
     for text in ("hi", "x"):
         short = write(tmp_path / "b.txt", text)
         assert "too few to keep some for validation" in refusal(capsys, short)
@@ -231,7 +249,7 @@ def test_another_encoding_is_used_from_the_first_byte_on(
     file = write(tmp_path / name, texts[name].encode(encoding))
     said = refusal(capsys, file)
     assert name in said and "data.source.encoding=" in said
-    found = answer(capsys, file, f"source.encoding={encoding}")
+    found = answer(capsys, file, f"source.encoding={encoding}", "tokenizer.kind=byte")
     assert found["source"]["encoding"] == encoding and "Grüße" in found["samples"][0]["text"]
 
 

@@ -1,6 +1,6 @@
 """The data card: a target with its overrides as a DataSpec, and its diagnosis as tables or JSON."""
 
-import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -14,37 +14,28 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import human, pairs, share, visible
 from anyformer.core import decode
-from anyformer.core.plain_data import assign, inline, parse_override, split
+from anyformer.core.plain_data import inline, parse_override, split
 from anyformer.core.readable_numbers import counted
 from anyformer.data.checks.diagnosis import Diagnosis
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
-from anyformer.data.sources.named_source import built_in, source_of, usual_tokenizer
+from anyformer.data.sources.named_source import built_in
 from anyformer.data.synthetic.task import SyntheticTask
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
 from anyformer.errors import SpecError
+from anyformer.training.recipes.resolve import data_of, draft
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS, BAR = 12, 40
 LONGEST_SAMPLE, LINES = 300, 8
-TRAINED_ON = 1_000_000  # bytes for training the tokenizer: enough to count tokens, takes about a second
 
 
 def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
-    """The DataSpec of a path or a built-in source with overrides; keys may have the prefix `data.` as in a recipe."""
-    settings = [(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)]
-    settings.sort(key=lambda pair: (len(split(pair[0])), split(pair[0])[-1] != "kind"))
-    _check_top(settings)
-    kind = next((value for key, value in settings if key == "source.kind"), None)
-    if kind is not None:
-        source: dict[str, Any] = {"path": target}
-    else:
-        options = {split(key)[1]: value for key, value in settings if re.fullmatch(r"source\.[^.\[]+", key)}
-        source = source_of(target, options).to_dict()
-    tree = {"source": source, "sample_bytes": TRAINED_ON, "tokenizer": usual_tokenizer(kind or source["kind"])}
-    for key, value in settings:
-        assign(tree, key, value)
-    return decode(DataSpec, tree)
+    """The DataSpec that `train` would use for a target; keys may have the prefix `data.` as in a recipe."""
+    _check_top([(key.removeprefix("data."), value) for key, value in map(parse_override, overrides)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the diagnosis reads the data again, and lists what they warn about
+        return data_of(draft(target, [f"data.{override.strip().removeprefix('data.')}" for override in overrides]))
 
 
 def _check_top(settings: Sequence[tuple[str, Any]]) -> None:
