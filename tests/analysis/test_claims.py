@@ -141,6 +141,14 @@ def test_a_claim_that_nobody_trained_says_how_to(tmp_path: Path, monkeypatch: py
     assert answer.word == "not trained yet" and answer.because == "anyformer claims CLM-31 --train"
 
 
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("CLM-07", "CLM-07"), ("clm-7", "CLM-07"), ("CLM7", "CLM-07"), ("7", "CLM-07"), ("opt-7", "OPT-07")],
+)
+def test_an_id_may_be_short_and_in_small_letters(name: str, row: str) -> None:
+    assert row in claim(name).ids
+
+
 def test_an_unknown_claim_is_told_the_nearest_name() -> None:
     with pytest.raises(SpecError, match="CLM-07"):
         claim("CLM-077")

@@ -8,6 +8,7 @@ import json
 import os
 import pkgutil
 import platform
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -204,8 +205,10 @@ def claims() -> tuple[Claim, ...]:
 
 
 def claim(name: str) -> Claim:
-    """The claim that answers this row of the lectures."""
+    """The claim that answers this row of the lectures; `clm-7`, `CLM7` and `7` are short for `CLM-07`."""
     by_id = {row: one for one in claims() for row in one.ids}
-    if name.upper() not in by_id:
-        raise SpecError(f"no claim is called {name!r}.{did_you_mean(name.upper(), by_id)}")
-    return by_id[name.upper()]
+    short = re.fullmatch(r"([A-Z]*)[-_ ]?0*(\d+)", name.strip().upper())
+    row = f"{short[1] or 'CLM'}-{int(short[2]):02d}" if short else name.upper()
+    if row not in by_id:
+        raise SpecError(f"no claim is called {name!r}.{did_you_mean(row, by_id)}")
+    return by_id[row]
