@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def test_other_data_are_scored_by_the_columns_that_are_named(capsys: Capture, tm
         ask(capsys, "evaluate", folder("classes"), str(tmp_path / "a.jsonl"), *named, "--json", "--no-yardsticks")
         == same
     )
+
+
+@pytest.mark.parametrize("verb", ["classify", "evaluate", "search"])
+def test_the_columns_of_a_file_are_named_as_the_messages_name_them(verb: str, capsys: Capture, tmp_path: Path) -> None:
+    table = tmp_path / "a.jsonl"
+    table.write_text("".join(json.dumps({"Satz": row["text"], "Art": row["label"]}) + "\n" for row in rows("classes")))
+    run, extra = folder("vectors" if verb == "search" else "classes"), ["--top", "1"] if verb == "search" else []
+    words = [str(table)] if verb == "evaluate" else ["--file", str(table)]
+    words = [str(table), "the cat"] if verb == "search" else words
+    assert main([verb, run, *words, "source.text=nope"]) == 3
+    key = re.search(r"Say which: (\S+)=", " ".join(capsys.readouterr().err.split()))
+    assert key is not None
+    label = ["data.source.label=Art", "--no-yardsticks"] if verb == "evaluate" else []
+    assert ask(capsys, verb, run, *words, f"{key[1]}=Satz", *label, *extra)
+
+
+def test_a_column_without_its_section_gets_the_right_key(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "the cat"}\n')
+    assert main(["classify", folder("classes"), "--file", str(tmp_path / "a.jsonl"), "text=body"]) == 2
+    assert "write source.text=body" in capsys.readouterr().err
 
 
 def test_quiet_says_the_label_alone(capsys: Capture) -> None:

@@ -37,7 +37,8 @@ T = TypeVar("T")
 Settings = dict[str, dict[str, Any]]
 """Section (sampler, beam or source) -> its settings by dotted key."""
 SECTIONS = ("sampler", "beam", "source")
-SETTING = re.compile(rf"({'|'.join(SECTIONS)})(\.[\w.\[\]]+)?\s*=")
+SETTING = re.compile(rf"(data\.(?=source\b))?({'|'.join(SECTIONS)})(\.[\w.\[\]]+)?\s*=")
+"""A setting; the keys of the source may have the prefix of a recipe, which messages about data use."""
 BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")
 UNKNOWN = re.compile(r"([A-Za-z_]\w*)(\.\w+)+=")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -100,7 +101,7 @@ def sort_words(words: Sequence[str] | None, screen: Screen) -> tuple[list[str], 
             better = word.replace("beams", "beam", 1) if bare[1] == "beams" else f"{section}.{word}"
             raise SpecError(f"{word!r} would be read as text. Write {better}")
         elif SETTING.match(word):
-            key, value = parse_override(word)
+            key, value = parse_override(word.removeprefix("data."))
             section, *rest = split(key)
             settings.setdefault(section, {})[".".join(rest)] = value
         elif unknown := UNKNOWN.match(word):
@@ -185,7 +186,9 @@ def records_in(
 ) -> Iterator[Record]:
     """The same as records, with the other columns of a table. `parse`: a line as a record."""
     if texts and file is not None:
-        raise SpecError(f"--file {file}: cannot be combined with text on the command line. Use one of them.")
+        setting = next((text for text in texts if re.match(r"\w+=", text)), None)
+        hint = f" If {setting!r} is a setting of the file, write source.{setting}" if setting else " Use one of them."
+        raise SpecError(f"--file {file}: cannot be combined with text on the command line.{hint}")
     if texts:
         return map(parse, texts)
     if file is not None and str(file) != "-":
