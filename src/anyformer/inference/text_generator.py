@@ -14,6 +14,7 @@ from torch import Tensor
 
 from anyformer.core import Frame, Head, HeadView
 from anyformer.data.batching.row_plan import mix
+from anyformer.data.tokenizers.tokenizer import BROKEN
 from anyformer.errors import Problem, SpecError, check_strings
 from anyformer.generation.beam.beam_search import Beam, search
 from anyformer.generation.decoding import Chunk, Finish, for_writing
@@ -27,8 +28,6 @@ from anyformer.ops.devices import on_gpu
 TEMPERATURE = 0.8
 DEFAULT_MAX_NEW = 100
 Decode = Callable[[Sequence[int]], str]
-
-_BROKEN = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_CHARACTER = 4
 """Bytes of a UTF-8 character, hence at most as many tokens."""
 
@@ -214,7 +213,7 @@ class Writer:
         before = self.decode(self._tokens[self._known : self._read])
         after = self.decode(self._tokens[self._known :])
         waiting = len(self._tokens) - self._read < _LONGEST_CHARACTER
-        if after.endswith(_BROKEN) and waiting:
+        if after.endswith(BROKEN) and waiting:
             return ""
         self._known, self._read = self._read, len(self._tokens)
         return self._show(after[len(before) :])

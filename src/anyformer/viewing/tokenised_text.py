@@ -57,4 +57,4 @@ def read(predictor: Predictor, text: str, target: str | None = None) -> Tokenise
 
 
 def _names(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.decode([token], special="show") for token in ids]
+    return [tokenizer.name(token) for token in ids]

@@ -23,6 +23,7 @@ from anyformer.core.spec import no_such_key
 from anyformer.data.record import Record
 from anyformer.data.sources.files import existing, lines
 from anyformer.data.sources.named_source import source_with
+from anyformer.data.tokenizers.tokenizer import BROKEN
 from anyformer.disk import RECIPE, is_run_of_study
 from anyformer.errors import CheckpointError, Problem, SpecError
 from anyformer.generation.beam.beam_search import Beam
@@ -42,7 +43,6 @@ SETTING = re.compile(rf"(data\.(?=source\b))?({'|'.join(SECTIONS)})(\.[\w.\[\]]+
 BARE = re.compile(r"(temperature|top_k|top_p|min_p|typical|repetition_penalty|logit_bias|width|beams|penalty)\s*=")
 UNKNOWN = re.compile(r"([A-Za-z_]\w*)(\.\w+)+=")
 TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-BROKEN = "\N{REPLACEMENT CHARACTER}"
 TOGETHER = 64
 """Number of texts in a batch that is classified or embedded."""
 

@@ -44,6 +44,8 @@ from anyformer.errors import DataError, Problem, SpecError
 MOST_BYTES = 1 << 28
 NO_ROLES: Mapping[str, str] = MappingProxyType({})
 MOST_IDS = 1 << 24
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+"""What bytes that are no whole character are decoded to."""
 _RARE = "\ue000 \U0010fffd"
 """Characters of no script: they become the unknown token, if the tokenizer has one."""
 
@@ -161,6 +163,18 @@ class Tokenizer:
             raise DataError(f"the token id {wrong} is outside the vocabulary of {self.words.size}.")
         shown = ids if special == "show" else [index for index in ids if index not in self._silent]
         return self._library.decode(list(shown), skip_special_tokens=False)
+
+    def name(self, index: int) -> str:
+        """The text of one token, to be shown; bytes that are only a part of a character are written as <0xC3>."""
+        text = self.decode([index], special="show")
+        if BROKEN not in text:
+            return text
+        piece = str(self._library.id_to_token(index))
+        byte_of = {letter: byte for byte, letter in enumerate(byte_letters())}
+        if not set(piece) <= byte_of.keys():
+            return piece
+        letters = bytes(byte_of[letter] for letter in piece).decode("utf-8", "surrogateescape")  # byte -> U+DC00 + byte
+        return "".join(f"<0x{ord(one) - 0xDC00:02X}>" if "\udc80" <= one <= "\udcff" else one for one in letters)
 
     def save(self, path: str | Path) -> None:
         """Writes a tokenizer.json atomically."""
