@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.viewing.small import EVIL, TEXT, encoder, pair, run
+from tests.viewing.small import EVIL, TEXT, decoder, encoder, pair, run
 
 from anyformer.analysis.head_roles import head_roles
 from anyformer.cli.main import main
 from anyformer.core import Frame, capture
 from anyformer.drawing.figures import one_line
+from anyformer.objectives.next_token import NextToken
 from anyformer.objectives.seq2seq import Seq2Seq
 from anyformer.objectives.token_labels import TokenLabels
 from anyformer.parts.channels.identity import Identity
@@ -44,6 +45,16 @@ def test_a_token_of_white_space_is_a_symbol_in_lines_and_pictures(tmp_path: Path
     spaced = replace(view, reading=replace(view.reading, names=names)).choose(layer="2")
     assert [line.split()[0] for line in spaced.lines()[1:]] == ["\u21b5", "\u2423"]
     assert [one_line(name) for name in (*names, " the", "\x01")] == ["\u21b5", "\u2423", "the", ""]
+
+
+def test_what_is_not_shown_of_a_long_text_is_told(tmp_path: Path, capsys: Capture) -> None:
+    folder, _ = run(tmp_path / "run", decoder(max_len=160, depth=1), NextToken())
+    assert main(["view", str(folder), " ".join(["it"] * 200)]) == 0
+    shown, notes = capsys.readouterr()
+    assert "show the first 128 of 159 tokens" in notes and "42 tokens at the end of the text did not fit" in notes
+    assert "give that part of the text alone" in notes and len(shown.splitlines()) == 130
+    assert main(["view", str(folder), "it was"]) == 0
+    assert "To see the rest" not in capsys.readouterr().err
 
 
 @pytest.mark.row("VIZ-06", clause="several heads are compared: what each one attends to is shown")

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 import anyformer
+from anyformer.core.readable_numbers import counted
 from anyformer.viewing.attention_maps import PartWeights, StackWeights
 from anyformer.viewing.tokenised_text import TokenisedText
 
@@ -99,8 +100,18 @@ def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
         )
     if any(sheet.directions and sheet.directions[0] < sheet.directions[1] for sheet in sheets):
         notes.append("Influences of this many tokens are estimated from random directions of the output.")
-    if left_out := reading.left_out:
-        notes.append(f"{left_out:,} tokens at the end of the text did not fit into the model and were left out.")
+    notes += left_out(reading, looks)
+    if any(sheet.slots for sheet in sheets):
+        notes.append("Numbered columns are not tokens: the layer attends to a fixed number of mixtures of tokens.")
+    return notes
+
+
+def left_out(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
+    """Notes about the tokens of a long text that are not shown, and how to see them."""
+    notes: list[str] = []
+    if count := reading.left_out:
+        end = f"{counted(count, 'tokens')} at the end of the text"
+        notes.append(f"{end} did not fit into the model and {'was' if count == 1 else 'were'} left out.")
     for look in looks:
         tokens = len(reading.source or reading.tokens) if look.name == "encoder" else len(reading.tokens)
         if look.length < tokens:
@@ -111,9 +122,7 @@ def _facts(reading: TokenisedText, looks: Sequence[StackWeights]) -> list[str]:
                 f"{look.name}: lines, map and numbers show the first {rows:,} of {look.length:,} tokens; small "
                 "pictures, entropy and distance cover all tokens."
             )
-    if any(sheet.slots for sheet in sheets):
-        notes.append("Numbered columns are not tokens: the layer attends to a fixed number of mixtures of tokens.")
-    return notes
+    return [*notes, "To see the rest, give that part of the text alone."] if notes else []
 
 
 def _packed(values: Tensor) -> str:
