@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from anyformer.child_process import end_with
+
 Cell: TypeAlias = tuple[str | int | float, ...]
 """The arguments of one cell."""
 
@@ -28,7 +30,7 @@ def in_parallel(compute: Callable[..., Any], cells: Sequence[Cell], folder: Path
         file.write_text("".join(map(_line, results, results.values())), encoding="utf-8")  # without an incomplete line
         workers = min(os.cpu_count() or 1, len(missing))
         spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
-        with ProcessPoolExecutor(workers, spawn, torch.set_num_threads, (1,)) as pool:
+        with ProcessPoolExecutor(workers, spawn, _start, (os.getpid(),)) as pool:
             futures = {pool.submit(compute, folder, *cell): json.dumps(cell) for cell in missing}
             for future in as_completed(futures):
                 name = futures[future]
@@ -36,6 +38,11 @@ def in_parallel(compute: Callable[..., Any], cells: Sequence[Cell], folder: Path
                 with file.open("a", encoding="utf-8") as lines:
                     lines.write(_line(name, results[name]))
     return [results[json.dumps(cell)] for cell in cells]
+
+
+def _start(parent: int) -> None:
+    torch.set_num_threads(1)
+    end_with(parent)
 
 
 def _line(cell: str, result: Any) -> str:

@@ -7,8 +7,6 @@ stays bounded. A process that dies stops the map at the next result; processes w
 import os
 import signal
 import sys
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from anyformer.child_process import end_with
 from anyformer.data.batching.row_plan import Integers
 from anyformer.data.chat.template import encode_conversation
 from anyformer.data.preparation.contents import Contents
@@ -56,13 +55,7 @@ def in_order(work: Callable[[T], R], items: Iterable[T], workers: int, ahead: in
 def _start(work: Callable[[Any], Any], parent: int) -> None:
     _WORK[:] = [work]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    end_with(parent)
 
 
 def _do(item: Any) -> Any:
