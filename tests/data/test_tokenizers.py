@@ -89,14 +89,6 @@ def test_every_character_comes_back_and_none_is_unknown(spec: TokenizerSpec) -> 
     assert tokenizer.words.unk not in ids
 
 
-@pytest.mark.parametrize("spec", BYTE_LEVEL, ids=lambda spec: spec.kind)
-def test_a_part_of_a_character_is_named_by_its_bytes(spec: TokenizerSpec) -> None:
-    tokenizer = trained(spec)
-    names = [tokenizer.name(index) for index in tokenizer.encode("of \U0001f600")]
-    assert "".join(names) == "of <0xF0><0x9F><0x98><0x80>"
-    assert tokenizer.name(tokenizer.words.bos) == tokenizer.decode([tokenizer.words.bos], special="show")
-
-
 @pytest.mark.row(
     "PRE-10",
     clause=(

@@ -20,7 +20,7 @@ from anyformer.errors import Problem, SpecError
 from anyformer.run import Choice, Run
 from anyformer.viewing.attention_maps import WHOLE, PartWeights, StackWeights, looks, tapped
 from anyformer.viewing.neuron_view import Neurons
-from anyformer.viewing.page import NOTHING, column_names, page, row_names
+from anyformer.viewing.page import NOTHING, column_names, left_out, page, row_names
 from anyformer.viewing.tokenised_text import TokenisedText, read
 
 Taps: TypeAlias = Callable[[str, str], Mapping[str, Sequence[Tensor]]]
@@ -55,6 +55,10 @@ class View:
         else:
             vectors = model(torch.tensor([reading.tokens]), Frame(), logits=False).y[0]
         return cls(run.name, text, reading, stacks, taps, vectors)
+
+    def remarks(self) -> list[str]:
+        """What the view does not show, such as tokens beyond the context."""
+        return left_out(self.reading, self.looks)
 
     def alike(self, word: str) -> list[tuple[int, int, float]]:
         """Every pair of positions of a word with the cosine of its vectors; 1 if the vector ignores the context."""

@@ -55,13 +55,11 @@ def view(
     Lines, maps and numbers of every head; the page works offline.
     """
     from anyformer.cli.output.run_options import checkpoint_choice, note, open_run
-    from anyformer.viewing.page import left_out
     from anyformer.viewing.view import View
 
     opened, step = open_run(run), checkpoint_choice(checkpoint)
     weights = View.of(run, sys.stdin.read() if text == "-" else text, target, step)
-    note(screen, f"{run}: {opened.describe(step)}")
-    for remark in left_out(weights.reading, weights.looks):
+    for remark in (f"{run}: {opened.describe(step)}", *weights.remarks()):
         note(screen, remark)
     choice = weights.choose(layer, head, token)
     alike = weights.alike(token) if token is not None else []

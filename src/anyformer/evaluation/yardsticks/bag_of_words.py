@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from scipy import sparse
+
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.class_chances import scores_of
@@ -63,8 +65,6 @@ def _rows(vectorizer: Any, records: Sequence[Record]) -> Any:
     first = vectorizer.transform([record.text for record in records])
     if records[0].target is None:
         return first
-    from scipy import sparse
-
     second = vectorizer.transform([record.target for record in records])
     return sparse.hstack([first, second, first.multiply(second).sum(axis=1)], format="csr")
 
