@@ -69,10 +69,8 @@ def check_a_study_is_rehearsed_from_its_folder_and_from_a_pack(capsys: Capture) 
         assert "would train 2 arms x 3 seeds" in capsys.readouterr().out
     for folder, what in (("found/lstm/seed-0", "a run"), ("found", "a study")):
         assert main(["data", folder]) == 3
-        assert (
-            f"{folder}: is the folder of {what}, not of data. Name its recipe instead: {folder}/"
-            in capsys.readouterr().err
-        )
+        complaint = capsys.readouterr().err
+        assert f"{folder}: is the folder of {what}, not of data. Name its recipe instead: {folder}/" in complaint
 
 
 def check_a_failed_run_is_in_the_table(home: Path, capsys: Capture) -> None:
@@ -87,7 +85,8 @@ def check_a_failed_run_is_in_the_table(home: Path, capsys: Capture) -> None:
 def test_runs_of_an_arm_that_fail_for_one_reason_share_a_line(home: Path, capsys: Capture) -> None:
     arms = ("study.arms=['base', 'wild']", "arms.wild.optimizer.lr=1e15", "study.tuning.trials=0")
     assert main(["compare", text(home), *TINY, *arms, "train.steps=8", "--seeds", "2", "--out", "found"]) == 0
-    summary = capsys.readouterr().out.partition("difference (95 %)")[2]
+    progress, _, summary = capsys.readouterr().out.partition("difference (95 %)")
+    assert progress.count("not finite") == 1 and "wild seed 1: failed for the same reason" in progress
     assert summary.count("not finite") == 1 and "found/wild/seed-0 and 1 more of this arm: failed: " in summary
 
 

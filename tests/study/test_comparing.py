@@ -19,11 +19,12 @@ from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.errors import DataError, Interrupted, SpecError
 from anyformer.run import Run
 from anyformer.study import Results, compare
-from anyformer.study.comparing import Listener
+from anyformer.study.arm_results import RunResult
 from anyformer.study.running import _finish
 from anyformer.study.study import Tuning
 from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_listener import Listener
 from anyformer.study.study_results import rows
 from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
@@ -344,3 +345,8 @@ def test_finished_runs_learn_what_comes_next_and_are_scored_once(home: Path) -> 
 
 def test_what_is_printed_for_programs_is_json(calm: Results) -> None:
     json.dumps(calm.to_dict(), allow_nan=False)
+
+
+def test_failures_that_differ_in_their_numbers_are_alike(tmp_path: Path) -> None:
+    first, second, other = (RunResult(0, tmp_path, "failed", why) for why in ("step 2: wild", "step 13: wild", "full"))
+    assert first.kind_of_failure == second.kind_of_failure != other.kind_of_failure

@@ -1,6 +1,7 @@
 """The runs of an arm: their losses, times and states, read from their folders, and means over seeds."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,11 @@ class RunResult:
     """The tuned peak learning rate."""
     judged: Judgement | None = None
     """The judged loss, with the size of the split that it rests on."""
+
+    @property
+    def kind_of_failure(self) -> str:
+        """The reason of a failure without its numbers, such as the step: equal for runs that failed alike."""
+        return re.sub(r"\d+", "0", self.why)
 
     @classmethod
     def read(cls, folder: Path, seed: int, why: str = "") -> "RunResult":

@@ -40,6 +40,8 @@ class FinishedRuns:
     def __init__(self, folders: Sequence[StudyFolder]):
         self.folders = folders
         self.done: dict[Path, RunResult] = {}
+        self.failures: set[tuple[Path, str]] = set()
+        """Folder of an arm and the kind of a failure, for those whose reason was printed."""
 
     @property
     def total(self) -> int:
@@ -66,9 +68,18 @@ class FinishedRuns:
         for number, run in enumerate(self.look(), before + 1):
             loss = "" if math.isnan(run.test_loss) else f"test loss {run.test_loss:.4f}, "
             end = f"{loss}validation loss {run.valid_loss:.4f}, {clock(run.wall_s)}"
-            end = f"failed: {run.why}" if run.state == "failed" else end
+            if run.state == "failed":
+                end = self._failure(run)
             of = f"{run.folder.parents[1].name}: " if len(self.folders) > 1 else ""
             yield f"[{number:>3}/{self.total}] {of}{run.folder.parent.name} seed {run.seed}: {end}"
+
+    def _failure(self, run: RunResult) -> str:
+        """How a run has failed, in full for the first run of an arm that fails in this way."""
+        failure = (run.folder.parent, run.kind_of_failure)
+        if failure in self.failures:
+            return "failed for the same reason"
+        self.failures.add(failure)
+        return f"failed: {run.why}"
 
 
 def opening(folder: StudyFolder, runs: FinishedRuns) -> str:

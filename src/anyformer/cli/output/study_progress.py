@@ -16,6 +16,7 @@ from anyformer.core.discovery import program
 from anyformer.core.readable_numbers import clock
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.reporting.study_report import write_study_report
+from anyformer.study.arm_results import RunResult
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import Study, read_study
 from anyformer.study.study_cost import Pace, announcement, price_of, total
@@ -117,12 +118,12 @@ class StudyProgress(Listener):
 def _failures(results: Results) -> Iterator[str]:
     """A line for all runs of an arm that were lost for the same reason."""
     for arm in results.arms:
-        folders: dict[tuple[str, str], list[Path]] = {}
+        runs: dict[tuple[str, str], list[RunResult]] = {}
         for run in arm.failed:
-            folders.setdefault((run.state, run.why), []).append(run.folder)
-        for (state, why), (first, *others) in folders.items():
+            runs.setdefault((run.state, run.kind_of_failure), []).append(run)
+        for first, *others in runs.values():
             more = f" and {len(others)} more of this arm" if others else ""
-            yield f"{first}{more}: {state}{': ' * bool(why)}{visible(why)}"
+            yield f"{first.folder}{more}: {first.state}{': ' * bool(first.why)}{visible(first.why)}"
 
 
 def sizes(arms: Sequence[Arm], match: str) -> Table:
