@@ -82,6 +82,17 @@ def check_a_failed_run_is_in_the_table(home: Path, capsys: Capture) -> None:
     assert "2 of 3, 1 failed" in out and "lstm 1 of 3" in out and "exists already" in out
 
 
+def test_what_is_surprising_about_the_data_is_said_once(home: Path, capsys: Capture) -> None:
+    rows = [json.dumps({"text": f"the cat number {n} runs over the wall"}) for n in range(100)]
+    (home / "data").mkdir()
+    (home / "data" / "train.jsonl").write_text("\n".join(rows))
+    (home / "data" / "valid.jsonl").write_text("\n".join(rows[90:]))
+    controls = "study.controls.same={alike=['transformer','lstm'],within=9.0}"
+    words = ["compare", "data", *TINY, controls, "--seeds", "1", "--minutes", "0", "--out", "found"]
+    assert main(words) == 75  # stopped before the first run
+    assert capsys.readouterr().out.count("copies of validation or test texts, and left out") == 1
+
+
 def test_runs_of_an_arm_that_fail_for_one_reason_share_a_line(home: Path, capsys: Capture) -> None:
     arms = ("study.arms=['base', 'wild']", "arms.wild.optimizer.lr=1e15", "study.tuning.trials=0")
     assert main(["compare", text(home), *TINY, *arms, "train.steps=8", "--seeds", "2", "--out", "found"]) == 0

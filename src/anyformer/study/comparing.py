@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
@@ -28,7 +28,7 @@ from anyformer.study.workers import jobs_of, threads_of, workers_for
 from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of, with_preset
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
-from anyformer.training.runs.session import RUNS
+from anyformer.training.runs.session import RUNS, remarks_on_data
 
 
 def compare(
@@ -114,6 +114,14 @@ class _Session:
     cache: Path | None
     listener: Listener
     deadline: float | None
+    mentioned: set[str] = field(default_factory=set)
+
+    def mention(self, remarks: Iterable[str]) -> None:
+        """Logs remarks on the data, each once: controls and budgets have the same data."""
+        for remark in remarks:
+            if remark not in self.mentioned:
+                self.listener.log(remark)
+            self.mentioned.add(remark)
 
     def results(self, path: Path, study: Study) -> Results:
         """Trains the runs of a study that are not finished, measures its yardsticks, and reads the results."""
@@ -180,8 +188,10 @@ def _opened(path: Path, study: Study, session: _Session, together: int) -> Study
     if any(item.name not in (LOCK, ARMS, PLAN, LATER, REGISTERED, f".{STUDY}") for item in path.iterdir()):
         raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: out=NAME (--out NAME).")
     listener.log(f"sizing {len(study.arms)} arms")
+    arms = plan(study, prepared)
+    session.mention(remarks_on_data(prepared, arms[0].recipe))
     threads = threads_of(study.spec, together)
-    return StudyFolder.create(path, study, plan(study, prepared), prepared.manifest.fingerprint, threads)
+    return StudyFolder.create(path, study, arms, prepared.manifest.fingerprint, threads)
 
 
 class _Runs:

@@ -3,7 +3,7 @@
 import errno
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -256,7 +256,8 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             facts = {**environment(prepared, here), "execution": trainer.execution}
             folder = RunFolder.create(path, loaded, prepared, facts) if world.leads else RunFolder(path, leads=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=copied)
-        _mention_data(prepared, loaded.recipe, watcher)
+        for remark in remarks_on_data(prepared, loaded.recipe):
+            watcher.log(remark)
         try:
             return Session(loaded, trainer, folder, watcher).go()
         except ResourceError:
@@ -336,26 +337,26 @@ def _overfitting(progress: Progress, budget: Budget) -> str:
     )
 
 
-def _mention_data(prepared: Prepared, recipe: Recipe, watcher: Watcher) -> None:
-    """Logs what may surprise the user about the data: removed copies, texts that were cut, no validation, fewer tokens
+def remarks_on_data(prepared: Prepared, recipe: Recipe) -> Iterator[str]:
+    """What may surprise the user about the data: removed copies, texts that were cut, no validation, fewer tokens
     than a batch."""
     counts, batch_tokens = prepared.counts["train"], recipe.train.batch_tokens
     tokens, lost = counts.get("tokens", 0), counts.get("lost", 0)
     if copies := prepared.manifest.facts["copies_of_held_out_texts"]:
         texts = "1 training text is a copy" if copies == 1 else f"{copies:,} training texts are copies"
-        watcher.log(f"{texts} of validation or test texts, and left out. More: anyformer data")
+        yield f"{texts} of validation or test texts, and left out. More: anyformer data"
     for warning in prepared.manifest.facts["warnings"]:
-        watcher.log(f"{warning} More: anyformer data")
+        yield f"{warning} More: anyformer data"
     everything = tokens + counts.get("source", 0) + lost
     if lost > MOST_LOST * everything:
         text = f"{part(lost, everything, 'training tokens')} are left out: {counted(counts['long'], 'texts')} longer"
         other = ", or use data.packing=pack, which reads texts whole" if prepared.contents.plain else ""
-        watcher.log(f"{text} than data.context={prepared.context} lost the end. Raise it{other}.")
+        yield f"{text} than data.context={prepared.context} lost the end. Raise it{other}."
     if not prepared.counts.get("valid", {}).get("samples"):
-        watcher.log("there is no validation data, so overfitting cannot be seen. Raise data.valid, or use more data.")
+        yield "there is no validation data, so overfitting cannot be seen. Raise data.valid, or use more data."
     if batch_tokens > tokens:
         text = f"train.batch_tokens={batch_tokens:,} is more than the {tokens:,} tokens to train on"
-        watcher.log(f"{text}: each update reads all of them.")
+        yield f"{text}: each update reads all of them."
 
 
 def _restore_newest(trainer: Trainer, folder: Path, watcher: Watcher) -> int:
