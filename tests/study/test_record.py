@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.study.small import tiny
+from tests.study.small import PAIR, TINY, tiny
+from tests.training.small import text
 
+from anyformer.cli.main import main
 from anyformer.reporting.study_report import study_html, study_markdown
 from anyformer.study import Results, compare
 from anyformer.study.budget_curves import results_of
+from anyformer.study.running import RunTask, run_task
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_listener import Listener
 from anyformer.study.study_record import REGISTERED, SESSIONS, registration_of, seconds_spent, timed_session
@@ -82,3 +85,23 @@ def test_an_interrupted_session_counts_too(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), timed_session(tmp_path, jobs=2):
         raise KeyboardInterrupt
     assert json.loads((tmp_path / SESSIONS).read_text())["jobs"] == 2
+
+
+def test_a_study_goes_on_from_another_working_directory(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(home)
+    Path(text(home)).rename("notes.txt")
+    words = [*TINY, PAIR, "study.tuning.trials=0"]
+    compare("notes.txt", *words, "study.seeds=1", out="mine", cache=home / "cache")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    before = (home / "mine" / "study.toml").read_text()
+    results = compare("../home/mine", seeds=2, cache=home / "cache")
+    assert [run.state for arm in results.arms for run in arm.runs] == ["complete"] * 4
+    assert (home / "mine" / "study.toml").read_text() == before.replace("seeds = 1", "seeds = 2")
+    task = RunTask(Path("../home/mine"), "lstm", 0.01, None, 1, home / "cache")
+    assert not run_task(task).why and (home / "mine" / "tuning" / "lstm").is_dir()
+    assert main(["compare", "../home/mine", "--seeds", "3", "--dry-run"]) == 0
+    assert not list(Path().iterdir())

@@ -10,6 +10,7 @@ from typing import Unpack
 from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
 from anyformer.data.preparation.pipeline import prepared_for
+from anyformer.data.sources.named_source import relocated
 from anyformer.errors import SpecError, check_strings
 from anyformer.run import Run
 from anyformer.study.budget_curves import BudgetCurves, at_largest, budget_folder
@@ -177,7 +178,8 @@ def _opened(path: Path, study: Study, session: _Session, together: int) -> Study
     """The folder of a study that is resumed, or a new folder with its plan. `together`: arms that share the CPU."""
     listener = session.listener
     listener.log("reading the data")
-    prepared = prepared_for(data_of(next(iter(study.arms.values()))), session.cache, listener.log)
+    data = relocated(data_of(next(iter(study.arms.values()))), StudyFolder(path).began_in)
+    prepared = prepared_for(data, session.cache, listener.log)
     judged_split(prepared, study.spec.metric)
     if (path / STUDY).is_file():
         folder = StudyFolder(path)

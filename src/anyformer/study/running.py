@@ -142,10 +142,11 @@ def _try_rate(task: RunTask, notify: Notify) -> str:
     steps = max(1, round(share * (recipe.train.steps or 0)))
     budget = f"train.minutes={share * recipe.train.minutes}" if recipe.train.minutes else f"train.steps={steps}"
     every = 0 if recipe.train.minutes else max(1, steps // TRIAL_EVALUATIONS)
+    there = folder.relocations(file)
     short = (f"evaluate.every={every}", "checkpoint.every=0", "checkpoint.keep_best=false", "sample.tokens=1", budget)
     seeds = _seeds(task.arm, recipe.seed + TRIAL_SEED)
     out = folder.trial(task.arm, task.rate)
-    return _finish(out, file, (*short, *seeds, f"optimizer.lr={task.rate!r}"), task.cache, _Moving(notify))
+    return _finish(out, file, (*there, *short, *seeds, f"optimizer.lr={task.rate!r}"), task.cache, _Moving(notify))
 
 
 def _run_seed(task: RunTask, number: int, notify: Notify) -> str:
@@ -154,7 +155,8 @@ def _run_seed(task: RunTask, number: int, notify: Notify) -> str:
     folder = StudyFolder(task.folder)
     file, run, watcher = folder.recipe_file(task.arm), folder.run(task.arm, number), _Moving(notify)
     seeds = _seeds(task.arm, load_recipe(file).recipe.seed + number)
-    why = _finish(run, file, (*seeds, f"optimizer.lr={task.rate!r}"), task.cache, watcher)
+    there = folder.relocations(file)
+    why = _finish(run, file, (*there, *seeds, f"optimizer.lr={task.rate!r}"), task.cache, watcher)
     if standing(run)[0] != "complete":
         return why
     try:
@@ -164,7 +166,7 @@ def _run_seed(task: RunTask, number: int, notify: Notify) -> str:
     start = f"init_from={json.dumps(str(run))}"
     for name, metric in folder.tasks.items():
         out, recipe = folder.later(task.arm, number, name), folder.later_recipe(task.arm, name)
-        if not _finish(out, recipe, (*seeds, start), task.cache, _Moving(notify)):
+        if not _finish(out, recipe, (*folder.relocations(recipe), *seeds, start), task.cache, _Moving(notify)):
             score(out, metric)
     return why
 

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import tomli_w
 
 from anyformer.core import decode
-from anyformer.core.fields import changed_leaves
+from anyformer.core.fields import changed_leaves, leaves
+from anyformer.data.sources.named_source import relocated_path
 from anyformer.disk import RECIPE, is_run_of_study, last_event, write, write_atomically
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
-from anyformer.study.study_record import register
+from anyformer.study.study_record import register, registration_of
 from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
 from anyformer.training.runs.checkpoint import is_complete, read_facts
@@ -31,6 +32,8 @@ FREE_TO_CHANGE = (
     "name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets", "study.tuning.extra",
 )  # fmt: skip
 """Keys that do not change existing runs: they may differ when a study is resumed."""
+PATHS = ("path", "target_path", "init_from", "teacher")
+"""Keys of a recipe whose values are paths."""
 State = Literal["complete", "failed", "begun", "missing"]
 
 
@@ -143,6 +146,25 @@ class StudyFolder:
         """The run folders of all trials of an arm."""
         trials = (path for path in (self.path / TUNING / arm).glob("lr-*") if is_run_of_study(path))
         return sorted(path for path in trials if (path / RECIPE).is_file())
+
+    @cached_property
+    def began_in(self) -> str | None:
+        """The folder that relative paths of the study refer to; None if it is not known."""
+        registration = registration_of(whole_study(self.path))
+        return registration.began_in if registration else None
+
+    def relocations(self, recipe: Path) -> list[str]:
+        """Overrides for a recipe of the study: its paths that exist where the study began, and not here."""
+        if (began_in := self.began_in) is None:
+            return []
+        overrides = []
+        for key, value in leaves(tomllib.loads(recipe.read_text(encoding="utf-8"))):
+            paths = value if isinstance(value, list) else [value]
+            if key.rpartition(".")[2] in PATHS and all(isinstance(path, str) for path in paths):
+                moved = [relocated_path(path, began_in) for path in paths]
+                if moved != paths:
+                    overrides.append(f"{key}={json.dumps(moved if isinstance(value, list) else moved[0])}")
+        return overrides
 
     def refuse_another(self, study: Study) -> None:
         """Raises SpecError if the study differs from the one in this folder."""

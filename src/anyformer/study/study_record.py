@@ -1,6 +1,7 @@
 """What was decided before the first run of a study (registered.json), and how long it took (sessions.jsonl)."""
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ class Registration:
     at: datetime
     study: Mapping[str, Any]
     """The content of study.toml at that time."""
+    began_in: str | None = None
+    """The folder that relative paths of the study refer to; None if it was not stored."""
 
     def changed(self, now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> its value before and now, for every setting that was changed later."""
@@ -32,7 +35,7 @@ class Registration:
 def register(folder: Path, study: Mapping[str, Any]) -> None:
     """Stores a study with the present time, if none is stored yet."""
     if not (folder / REGISTERED).exists():
-        write(folder / REGISTERED, json.dumps({"at": _now(), "study": study}, indent=1))
+        write(folder / REGISTERED, json.dumps({"at": _now(), "began_in": os.getcwd(), "study": study}, indent=1))
 
 
 def registration_of(folder: Path) -> Registration | None:
@@ -40,7 +43,7 @@ def registration_of(folder: Path) -> Registration | None:
     if not (folder / REGISTERED).is_file():
         return None
     facts = read_facts(folder / REGISTERED)
-    return Registration(datetime.fromisoformat(facts["at"]), facts["study"])
+    return Registration(datetime.fromisoformat(facts["at"]), facts["study"], facts.get("began_in"))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops
 from anyformer.core.discovery import program
 from anyformer.core.readable_numbers import clock
 from anyformer.data.preparation.pipeline import prepared_for
+from anyformer.data.sources.named_source import relocated
 from anyformer.reporting.study_report import write_study_report
 from anyformer.study.arm_results import RunResult
 from anyformer.study.planning import Arm, plan
@@ -181,7 +182,8 @@ def _rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
     study = read_study(target, words)
     budgets = study.spec.budgets
     studies = [read_study(target, [*words, "study.budgets=[]", f"train.steps={steps}"]) for steps in budgets] or [study]
-    planned = [_planned(one) for one in studies]
+    began_in = StudyFolder(Path(target).parent).began_in if Path(target).name == STUDY else None
+    planned = [_planned(one, began_in) for one in studies]
     arms = planned[-1]
     if screen.json:
         screen.data([{"name": arm.name, "recipe": arm.recipe.to_dict(), "off": arm.off} for arm in arms])
@@ -192,7 +194,7 @@ def _rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
         parts = [f"{steps:,} steps: {part}" for steps, part in zip(budgets, parts, strict=True)]
     prices = [price_of(at_budget, study.spec.tuning, study.spec.seeds) for at_budget in planned]
     for name, control in study.controls.items():
-        prices.append(price_of(_planned(control), study.spec.tuning, study.spec.seeds))
+        prices.append(price_of(_planned(control, began_in), study.spec.tuning, study.spec.seeds))
         parts.append(f"control {name}: {study.spec.controls[name].expected}: {prices[-1]}")
     if len(parts) == 1:
         screen.lines(f"would train {parts[0]}. Nothing was done.")
@@ -201,5 +203,6 @@ def _rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
         screen.lines(f"would train{listed}\nin all {total(prices)}. Nothing was done.")
 
 
-def _planned(study: Study) -> tuple[Arm, ...]:
-    return plan(study, prepared_for(data_of(next(iter(study.arms.values()))), cache_folder()))
+def _planned(study: Study, began_in: str | None) -> tuple[Arm, ...]:
+    data = relocated(data_of(next(iter(study.arms.values()))), began_in)
+    return plan(study, prepared_for(data, cache_folder()))

@@ -102,10 +102,15 @@ def _moved(spec: Any, began_in: str) -> Any:
     if isinstance(spec, MixtureSource):
         moved["sources"] = tuple(_moved(source, began_in) for source in spec.sources)
     for name in {field.name for field in fields(spec)} & {"path", "target_path"}:
-        path = getattr(spec, name)
-        if path is not None and not Path(path).expanduser().exists() and (Path(began_in) / path).exists():
-            moved[name] = str(Path(began_in) / path)
+        if (path := getattr(spec, name)) is not None:
+            moved[name] = relocated_path(path, began_in)
     return replace(spec, **moved)
+
+
+def relocated_path(path: str, began_in: str) -> str:
+    """The path; inside `began_in` if it exists there and not here."""
+    there = Path(began_in) / path
+    return str(there) if not Path(path).expanduser().exists() and there.exists() else path
 
 
 def source_with(target: str | Path, options: Row) -> SourceSpec:
