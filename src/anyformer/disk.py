@@ -24,6 +24,31 @@ SETTLED_NS = 2_000_000_000
 """A file that was modified less than this long ago may be modified again without a new time stamp."""
 
 
+class OpenedFolder:
+    """Base of what is read from a folder: its path stays valid when the process changes its working directory."""
+
+    def __init__(self, folder: str | Path):
+        self._path = Path(folder)
+        self._opened_in = "" if self._path.is_absolute() else os.getcwd()
+
+    @property
+    def folder(self) -> Path:
+        """The path as it was written; absolute if the working directory is not the one it was opened in."""
+        return self._path if self._opened_in in ("", os.getcwd()) else Path(self._opened_in, self._path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.folder.absolute() == other.folder.absolute()
+
+    def __hash__(self) -> int:
+        return hash(self.folder.absolute())
+
+    def __reduce__(self) -> tuple[type, tuple[Path]]:  # what was read stays behind: a copy reads its own
+        return type(self), (self.folder.absolute(),)
+
+
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
     """Adds the path to file system errors of calls that know only a handle."""

@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from anyformer.disk import (
     EVALUATIONS,
     METRICS,
     TOKENIZER,
+    OpenedFolder,
     step_name,
     step_of,
     write,
@@ -62,22 +63,13 @@ Choice: TypeAlias = Literal["best", "last"] | int
 """A checkpoint of a run: by validation loss, the last one, or that of a step."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(OpenedFolder):
     """A run folder, opened for reading."""
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
-
-    def __reduce__(self) -> tuple[type, tuple[Path]]:  # models that are loaded stay behind: a copy loads its own
-        return Run, (self.folder.absolute(),)
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
         checkpoint.refuse_other_folder(Path(folder))
-        return cls(Path(folder))
+        return cls(folder)
 
     @property
     def name(self) -> str:

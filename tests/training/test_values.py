@@ -42,12 +42,22 @@ def test_a_model_is_trained_on_a_path_and_takes_its_vocabulary_from_it(tmp_path:
 
 def test_a_run_is_opened_by_a_string_and_can_be_pickled_after_it_was_used(tmp_path: Path) -> None:
     train(MODEL, *QUICK, data=text(tmp_path), steps=2, out=tmp_path / "run", cache=tmp_path / "cache")
-    run = Run(str(tmp_path / "run"))  # type: ignore[arg-type]
+    run = Run(str(tmp_path / "run"))
     (written,) = run.generate(["The"])
     copy = pickle.loads(pickle.dumps(run))
     assert copy == run and copy.folder == tmp_path / "run" and copy.generate(["The"]) == [written]
     with pytest.warns(UserWarning, match="were in the training data"):
         assert run.evaluate(Path(text(tmp_path)))["loss"].value > 0
+
+
+def test_a_run_stays_valid_when_the_working_directory_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = train(MODEL, *QUICK, data=text(tmp_path), steps=2, out="run", cache="cache")
+    assert str(run.folder) == "run" and run == Run(tmp_path / "run")  # messages name the path as it was written
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert list(run.metrics()) and run.complete and run.folder == tmp_path / "run" and run == Run(tmp_path / "run")
+    assert run.generate(["The"]) == Run(tmp_path / "run").generate(["The"])
 
 
 def test_data_take_a_model_and_an_optimizer_as_sections(tmp_path: Path) -> None:
