@@ -94,9 +94,10 @@ def test_a_study_goes_on_from_another_working_directory(
     monkeypatch.chdir(home)
     Path(text(home)).rename("notes.txt")
     words = [*TINY, PAIR, "study.tuning.trials=0"]
-    compare("notes.txt", *words, "study.seeds=1", out="mine", cache=home / "cache")
+    first = compare("notes.txt", *words, "study.seeds=1", out="mine", cache=home / "cache")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    assert first.path == home / "mine" and "not finished" not in first.verdict
     before = (home / "mine" / "study.toml").read_text()
     results = compare("../home/mine", seeds=2, cache=home / "cache")
     assert [run.state for arm in results.arms for run in arm.runs] == ["complete"] * 4

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import tomli_w
 from anyformer.core import decode
 from anyformer.core.fields import changed_leaves, leaves
 from anyformer.data.sources.named_source import relocated_path
-from anyformer.disk import RECIPE, is_run_of_study, last_event, write, write_atomically
+from anyformer.disk import RECIPE, OpenedFolder, is_run_of_study, last_event, write, write_atomically
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
@@ -43,11 +43,12 @@ def whole_study(folder: Path) -> Path:
     return whole_study(outer) if outer != folder and (outer / STUDY).is_file() else folder
 
 
-@dataclass(frozen=True)
-class StudyFolder:
+class StudyFolder(OpenedFolder):
     """The folder of a planned study."""
 
-    path: Path
+    @property
+    def path(self) -> Path:
+        return self.folder
 
     @classmethod
     def create(cls, path: Path, study: Study, arms: Sequence[Arm], fingerprint: str, threads: int) -> "StudyFolder":
