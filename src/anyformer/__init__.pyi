@@ -43,6 +43,7 @@ from anyformer.data.checks.little import Little as Little
 from anyformer.data.checks.overlap import Overlap as Overlap
 from anyformer.data.checks.spellings import Spellings as Spellings
 from anyformer.data.checks.unknown import Unknown as Unknown
+from anyformer.data.checks.unseen_labels import UnseenLabels as UnseenLabels
 from anyformer.data.checks.words_among_numbers import WordsAmongNumbers as WordsAmongNumbers
 from anyformer.data.preparation.pipeline import DataSpec as DataSpec
 from anyformer.data.preparation.pipeline import prepare as prepare
@@ -635,6 +636,7 @@ __all__ = [
     "Unidirectional",
     "Unigram",
     "Unknown",
+    "UnseenLabels",
     "Untied",
     "WarmupStableDecay",
     "Watcher",

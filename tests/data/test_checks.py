@@ -26,6 +26,7 @@ from anyformer.data.checks.little import Little
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.checks.spellings import Spellings
 from anyformer.data.checks.unknown import Unknown
+from anyformer.data.checks.unseen_labels import UnseenLabels
 from anyformer.data.checks.words_among_numbers import WordsAmongNumbers
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, prepare
@@ -138,6 +139,27 @@ def test_a_class_with_one_example_is_named() -> None:
     header = Record("tweet", label="mood", where="line 0")
     finding = the_only(Labels(), [header, *(replace(record, label="ab"[n % 2]) for n, record in enumerate(TEXTS))])
     assert finding.text.startswith("1 label with one example: 'mood'.") and finding.where == ("line 0",)
+
+
+def test_labels_that_validation_or_test_have_no_example_of_are_named_with_what_to_do(tmp_path: Path) -> None:
+    def split(name: str, labels: str) -> list[Item]:
+        return [Item(Record("text", label=label), name) for label in labels]
+
+    train = split("train", "aabbbcccdde")
+    text = the_only(UnseenLabels(), [*train, *split("valid", "ad"), *split("test", "acd")]).text
+    assert text.startswith(
+        "no validation text is labelled 'b' or 'c'; no test text is labelled 'b'. Raise data.valid and"
+    )
+    assert (
+        "validation or test text is labelled 'd'."
+        in the_only(UnseenLabels(), [*train, *split("valid", "abc"), *split("test", "abc")]).text
+    )
+    assert not findings(UnseenLabels(), [*train, *split("valid", "abcd")])  # 'e' has one example, which may be a typo
+    rows = [{"text": f"text {n}", "label": "rare" if n % 50 == 0 else "ab"[n % 2]} for n in range(200)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = JSONLines(path=str(tmp_path / "rows.jsonl"), text="text", label="label")
+    prepared = prepare(DataSpec(source=source, tokenizer=Byte(), valid=0.02), tmp_path / "prepared", workers=0)
+    assert "no validation text is labelled" in " ".join(prepared.manifest.facts["warnings"])
 
 
 def test_classes_in_several_spellings_are_named() -> None:

@@ -24,7 +24,9 @@ from filelock import FileLock
 from anyformer.core import Chance, Count, Range, Spec, decode
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
+from anyformer.data.checks.check import Facts, Item, Watch
 from anyformer.data.checks.overlap import Overlap, OverlapSearch
+from anyformer.data.checks.unseen_labels import UnseenLabels
 from anyformer.data.preparation.contents import (
     HELD_OUT,
     SPLITS,
@@ -146,9 +148,9 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
     tokenizer = spec.tokenizer.train(view.sample)
     tokenizer.save(folder / TOKENIZER)
     encoder = encoder_of(spec, view.contents, tokenizer)
-    dropped, overlap = list[int](), OverlapSearch(Overlap())
+    dropped, overlap, labels = list[int](), OverlapSearch(Overlap()), UnseenLabels().start(Facts(view.contents))
     with ShardWriter(folder, "uint16" if tokenizer.words.size <= 1 << 16 else "uint32") as writer:
-        for split, encoded in encode_all(encoder, _chunks(view, dropped, overlap), workers):
+        for split, encoded in encode_all(encoder, _chunks(view, dropped, overlap, labels), workers):
             writer.write(split, encoded)
         files = writer.close()
     splits = {split: dict(writer.counts[split]) for split in SPLITS if split in writer.counts}
@@ -161,7 +163,11 @@ def _write(spec: DataSpec, folder: Path, fingerprint: str, workers: int) -> None
         "packing": packing_of(spec, view.contents).to_dict(),
         "copies_of_held_out_texts": sum(dropped),
         "splits": splits,
-        "warnings": [*spec.source.warnings(), *(text for text, _ in overlap.warnings())],
+        "warnings": [
+            *spec.source.warnings(),
+            *(text for text, _ in overlap.warnings()),
+            *(finding.text for finding in labels.findings()),
+        ],
     }
     Manifest(FORMAT, fingerprint, facts, files, sha256(folder / TOKENIZER)).write(folder)
 
@@ -265,9 +271,9 @@ def look(spec: DataSpec) -> _View:
     return _View(spec.source, splitter, contents, [train.text], lone, held)
 
 
-def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch) -> Iterator[RecordChunk]:
+def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch, labels: Watch) -> Iterator[RecordChunk]:
     """Records by split, in chunks of bounded size, without training records that copy a held-out text; `dropped` gets
-    the number of these, and `overlap` sees every record."""
+    the number of these, `overlap` sees every record, and `labels` every record with a label."""
     waiting: dict[str, list[tuple[Record, bool]]] = {split: [] for split in SPLITS}
     sizes: Counter[str] = Counter()
 
@@ -282,6 +288,8 @@ def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch) -> Iterator
     for record, split, goes_on in view.with_joins():
         if "overlap" not in view.source.expected:
             overlap.see(record, split)
+        if (record.label is not None or record.tags) and UnseenLabels.kind not in view.source.expected:
+            labels.see(Item(record, split))
         waiting[split].append((record, goes_on))
         sizes[split] += len(record.text) + len(record.target or "")
         if sizes[split] >= CHUNK:

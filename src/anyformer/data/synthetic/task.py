@@ -18,7 +18,7 @@ class SyntheticTask(SourceSpec):
 
     natural: ClassVar[bool] = False
     usual_tokenizer: ClassVar[Mapping[str, Any]] = {"kind": "word"}
-    expected = ("duplicates", "identical", "overlap")  # drawn from a small world; splits still share no text
+    expected = ("duplicates", "identical", "overlap", "unseen_labels")  # a small world; splits still share no text
     count: Count = 10_000
     """Samples."""
     seed: int = 0
