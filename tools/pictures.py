@@ -29,7 +29,7 @@ def cost_card() -> str:
     """The cost card of the preset `small`, as a terminal shows it."""
     card = CostCard.of("small", load_recipe("small", ()).recipe.model)
     console = Console(record=True, width=64, file=io.StringIO(), highlight=False)
-    console.print(summary(card))
+    console.print(summary(card, "256 tokens"))
     console.print()
     console.print(breakdown(card, 5))
     return FONT_FROM_ELSEWHERE.sub("", console.export_svg(title="anyformer cost small", unique_id="cost"))

@@ -8,10 +8,12 @@ import pytest
 
 import anyformer
 from anyformer.cli.main import main
+from anyformer.data.preparation.pipeline import prepare
+from anyformer.training.recipes.resolve import data_of, draft
 
 Capture = pytest.CaptureFixture[str]
 KEYS = {"name", "params", "flops_forward", "flops_backward", "activation_bytes", "state_bytes_per_token", "parts"}
-KEYS |= {"state_bytes", "batch", "length", "source", "past"}
+KEYS |= {"state_bytes", "batch", "length", "source", "past", "vocabulary"}
 
 
 def answer(capsys: Capture, *arguments: str) -> Any:
@@ -34,6 +36,23 @@ def test_the_json_is_what_cost_counts(target: str, capsys: Capture) -> None:
     assert found.keys() == KEYS
     assert {key: found[key] for key in vars(total)} == vars(total)
     assert (found["name"], found["batch"], found["length"], found["past"]) == (target, 2, 32, 0)
+
+
+def test_the_vocabulary_is_that_of_the_data_or_says_whose_it_is(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line number {n} of a text\n" for n in range(200)))
+    source = f'[model]\npreset = "small"\n[data.source]\nkind = "text"\npath = "{tmp_path / "a.txt"}"\n'
+    (tmp_path / "r.toml").write_text(source)
+    (tmp_path / "gone.toml").write_text(source.replace("a.txt", "gone.txt"))
+    recipe, data = str(tmp_path / "r.toml"), str(tmp_path / "a.txt")
+    tokens = prepare(data_of(draft(recipe)), tmp_path / "prepared").words.size
+    found = answer(capsys, recipe)
+    assert found["vocabulary"] == tokens < 8192
+    assert found["params"] - answer(capsys, "small")["params"] == (tokens - 256) * 256
+    assert answer(capsys, data, "data.tokenizer.kind=bpe")["vocabulary"] == tokens
+    assert f"{tokens:,} tokens (of the tokenizer bpe on its data)" in card(capsys, recipe, "--quiet")
+    assert "8,192 tokens (expected; the data cannot be read" in card(capsys, str(tmp_path / "gone.toml"), "--quiet")
+    assert "256 tokens (of the preset small; in training," in card(capsys, "small", "--quiet")
+    assert "999 tokens\n" in "\n".join(map(str.rstrip, card(capsys, "small", "model.vocab=999", "-q").splitlines()))
 
 
 @pytest.mark.parametrize("key", ["params", "flops_forward", "flops_backward"])

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from anyformer.reporting.cost_card import CostCard
 
 
-def summary(card: "CostCard") -> Padding:
-    """A table of the model's totals."""
+def summary(card: "CostCard", vocabulary: str) -> Padding:
+    """A table of the model's totals; `vocabulary`: the size that is counted, and where it comes from."""
     total, work = card.tree.total, card.work
     tokens = work.batch * work.length
     source = f", source {work.source}" if work.source else ""
@@ -21,6 +21,7 @@ def summary(card: "CostCard") -> Padding:
     rows: dict[str, str | Text] = {
         "": Text.assemble((card.name, "bold"), f"  {card.kind}"),
         "parameters": f"{total.params:,} ({human(total.params)})",
+        "vocabulary": vocabulary,
         "weights": f"{human_bytes(4 * total.params)} in fp32, {human_bytes(2 * total.params)} in bf16",
         "forward": f"{human_flops(total.flops_forward)}, {human_flops(total.flops_forward / tokens)} per token",
         "backward": f"{human_flops(total.flops_backward)}, {human_flops(total.flops_backward / tokens)} per token",

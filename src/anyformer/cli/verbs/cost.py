@@ -38,15 +38,16 @@ def cost(
     Allocates no weights.
     """
     from anyformer.cli.output.cost_table import breakdown, summary
-    from anyformer.cli.output.recipes import model_of
+    from anyformer.cli.output.recipes import counted_model
 
-    name, model = model_of(target, overrides or ())
+    name, model, origin = counted_model(target, overrides or ())
     from anyformer.cli.output.counting import counted
 
     card = counted(name, model, batch=batch, length=length, source=source, past=past)
+    vocabulary = max(stack.vocabulary for stack in model.stacks.values())
     if screen.json:
-        screen.data(card.to_dict())
+        screen.data({**card.to_dict(), "vocabulary": vocabulary})
         return
-    screen.show(summary(card))
+    screen.show(summary(card, f"{vocabulary:,} tokens{origin and f' ({origin})'}"))
     if depth and not screen.quiet:
         screen.show("", breakdown(card, depth))

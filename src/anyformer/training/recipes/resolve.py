@@ -17,7 +17,7 @@ from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.fields import leaves
 from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.data.preparation.contents import Contents
-from anyformer.data.preparation.pipeline import DataSpec, prepared_for
+from anyformer.data.preparation.pipeline import DataSpec, look, prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import ContentsReader, is_data, source_of, usual_tokenizer
@@ -90,8 +90,8 @@ def complete(recipe: Recipe, cache: Path | None = None) -> tuple[Recipe, Prepare
 
 
 def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
-    """A recipe before its data are read: of a preset, a recipe file, a run folder or a path to data. Two classes are a
-    placeholder for the real number."""
+    """A recipe before its data are read: of a preset, a recipe file, a run folder or a path to data. Two classes, and
+    the expected size of the vocabulary, are placeholders for the real numbers."""
     if (Path(target) / RECIPE).is_file():
         target = Path(target) / RECIPE
     if not str(target).endswith(".toml") and str(target) not in preset_names() and is_data(str(target)):
@@ -100,9 +100,27 @@ def outline(target: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     document = read(target, overrides)
     if "data" in document.data:
         document = _with_data(document)
+        with suppress(
+            SpecError, KeyError
+        ):  # a mistake is reported together with all others, when the recipe is decoded
+            vocabulary = _facts(document, _likely_vocabulary(document), Contents())
+            document = TomlLayers.of(vocabulary, STAND_IN).on(document)
     if _lacks(document.data.get("objective"), "classes"):
         document = TomlLayers.of({"objective": {"classes": 2}}, STAND_IN).on(document)
     return decode_recipe(document, Path(target).name.removesuffix(".toml"))
+
+
+def with_vocabulary(loaded: Loaded) -> Loaded:
+    """The recipe with the vocabulary that its tokenizer learns from its data, if a placeholder stands for it."""
+    recipe = loaded.recipe
+    paths = [f"model.{stack}.vocab" if stack else "model.vocab" for stack in recipe.model.stack_paths]
+    placeholders = [path for path in paths if loaded.origins.get(path) in (STAND_IN, FROM_DATA)]
+    if recipe.data is None or not placeholders:
+        return loaded
+    size = recipe.data.tokenizer.train(look(recipe.data).sample).words.size
+    for path in placeholders:
+        recipe = recipe.with_(path, size)
+    return replace(loaded, recipe=recipe, origins={**loaded.origins, **dict.fromkeys(placeholders, FROM_DATA)})
 
 
 def settle(document: TomlLayers, prepared: Prepared, name: str) -> Loaded:
