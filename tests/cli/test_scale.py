@@ -7,6 +7,8 @@ import pytest
 from tests.study.test_scaling import FEW
 
 from anyformer.cli.main import main
+from anyformer.study.ladder import too_few
+from anyformer.study.scaling_laws import LadderPoint, laws
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +24,27 @@ def test_a_rehearsal_shows_sizes_and_trains_nothing(tmp_path: Path, capsys: pyte
 
 def test_too_few_sizes_for_a_prediction_are_named_before_they_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scale", "small", *FEW, "--rungs", "4", "--dry-run"]) == 0
-    assert "needs 4 smaller sizes, here there are 3. Use rungs=5 (--rungs 5)" in capsys.readouterr().err
+    sizes, remark = capsys.readouterr()
+    assert "needs 4 smaller sizes, here there are 3. Use rungs=5 (--rungs 5)" in remark
+    assert sizes.rstrip().endswith("trained, not predicted") and "predicted, then" not in sizes
     assert main(["scale", "small", *FEW, "--rungs", "5", "--dry-run"]) == 0
-    assert "smaller sizes" not in capsys.readouterr().err
+    sizes, remark = capsys.readouterr()
+    assert "smaller sizes" not in remark and sizes.rstrip().endswith("predicted, then trained")
+
+
+@pytest.mark.parametrize(
+    ("rungs", "budgets", "enough"), [(5, 1, True), (4, 1, False), (4, 2, False), (4, 3, True), (3, 3, False)]
+)
+def test_several_training_lengths_allow_a_smaller_ladder(rungs: int, budgets: int, enough: bool) -> None:
+    """Agrees with the laws that can be fitted to as many points."""
+    points = [
+        LadderPoint(f"{size}-{half}", 1000 << size, 64_000 >> half, 1, 3 * (1000 << size) ** -0.1 + half / 100, 1.0)
+        for size in range(rungs - 1)
+        for half in range(budgets)
+    ]
+    known = laws(points)
+    lacking = [law for law in (known.size, known.chinchilla, known.kaplan) if "needs" in getattr(law, "reason", "")]
+    assert (too_few(rungs, budgets) is None) == enough == (len(lacking) < 3)
 
 
 def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

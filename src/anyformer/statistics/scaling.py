@@ -22,7 +22,7 @@ from anyformer.statistics.intervals import LEVEL, Floats, Interval
 from anyformer.statistics.laws import Chinchilla, Kaplan, PowerLaw
 
 Law = TypeVar("Law")
-FEWEST_POINTS, CLEAR, DRAWS = 4, 0.9, 200
+FEWEST_POINTS, FEWEST_LEVELS, CLEAR, DRAWS = 4, 3, 0.9, 200
 """Minimum of distinct points for a fit, minimum R² of log L for a law, and bootstrap fits for the bands."""
 EXPONENTS = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
 NOTHING, EXACT = 1e-12, 1e-7
@@ -129,7 +129,7 @@ def _lacking(form: Form[Law], x: Floats) -> str:
     if different < needed:
         return f"{different} different points, {form.name} needs {needed}"
     levels = min(len(np.unique(row)) for row in x)
-    least = FEWEST_POINTS if form.inputs == 1 else 3
+    least = FEWEST_POINTS if form.inputs == 1 else FEWEST_LEVELS
     return f"an input with {levels} different values, {form.name} needs {least}" if levels < least else ""
 
 

@@ -1,7 +1,8 @@
 """A scaling ladder: smaller sizes of a recipe are trained, the largest is predicted from them and then trained too.
 
 The recipe is the top of the ladder. Below it width and depth shrink together, so that the number of weights, which is
-proportional to width^2 depth, halves with each rung; data, schedule and everything else stay the same.
+proportional to width^2 depth, is about half of that of the next rung; the width makes up for rounding the depth. Data,
+schedule and everything else stay the same.
 """
 
 import json
@@ -20,7 +21,7 @@ from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.disk import store
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
 from anyformer.run import Run, train
-from anyformer.statistics.scaling import FEWEST_POINTS, NotEnough
+from anyformer.statistics.scaling import FEWEST_LEVELS, FEWEST_POINTS, NotEnough
 from anyformer.study.judging import judge_run
 from anyformer.study.planning import Size, resized, size_of, width_step
 from anyformer.study.scaling_laws import LadderPoint, Laws, laws
@@ -139,7 +140,8 @@ def scale(
 
 def too_few(rungs: int, budgets: int) -> str | None:
     """A warning if the largest size of a ladder cannot be predicted because there are too few smaller ones."""
-    if budgets > 1 or rungs > FEWEST_POINTS:
+    of_both = budgets >= FEWEST_LEVELS and rungs > FEWEST_LEVELS  # a law of sizes and tokens together
+    if of_both or rungs > FEWEST_POINTS:
         return None
     return (
         f"the largest size will not be predicted: a power law needs {FEWEST_POINTS} smaller sizes, here there are "
@@ -167,8 +169,9 @@ def ladder(base: Recipe, context: int, rungs: int, budgets: int = 1) -> list[Run
         raise SpecError("train.minutes: sizes are compared after the same tokens. Use train.steps or train.tokens.")
     runs: dict[str, Rung] = {}
     for place in range(rungs):
-        share = 2.0 ** (-(rungs - 1 - place) / 3)
-        smaller = Size(_width(size.dim * share, step), max(1, round(size.depth * share)))
+        share = 2.0 ** (place + 1 - rungs)  # of the weights
+        depth = max(1, round(size.depth * share ** (1 / 3)))
+        smaller = Size(_width(size.dim * math.sqrt(share * size.depth / depth), step), depth)
         top = place == rungs - 1
         model = base.model if top else resized(base.model, smaller)
         for half in reversed(range(budgets)):

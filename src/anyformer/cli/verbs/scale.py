@@ -24,7 +24,7 @@ def scale(
     overrides: Overrides = None,
     rungs: Annotated[
         int,
-        Option(min=2, help="Number of sizes, each with half the weights of the next; the recipe is the largest."),
+        Option(min=2, help="Number of sizes, each with about half the weights of the next; the recipe is the largest."),
     ] = 6,
     budgets: Annotated[int, Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")] = 1,
     minutes: Annotated[
@@ -51,7 +51,8 @@ def scale(
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
     from anyformer.study.ladder import planned, scale, too_few
 
-    if remark := too_few(rungs, budgets):
+    remark = too_few(rungs, budgets)
+    if remark:
         note(screen, remark)
     words = overrides or []
     if dry_run:
@@ -62,7 +63,8 @@ def scale(
             return
         for rung in steps:
             size = f"{human(rung.weights):>8} weights  {human(rung.tokens):>8} tokens  {human_flops(rung.flops)}"
-            screen.lines(f"{rung.name:<16} {size}{'  predicted, then trained' * rung.top}")
+            plan = "" if not rung.top else "  trained, not predicted" if remark else "  predicted, then trained"
+            screen.lines(f"{rung.name:<16} {size}{plan}")
         return
     tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
     scaled = scale(
