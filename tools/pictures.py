@@ -31,7 +31,7 @@ def cost_card() -> str:
     console = Console(record=True, width=64, file=io.StringIO(), highlight=False)
     console.print(summary(card, "256 tokens"))
     console.print()
-    console.print(breakdown(card, 5))
+    console.print(breakdown(card, 5)[0])
     return FONT_FROM_ELSEWHERE.sub("", console.export_svg(title="anyformer cost small", unique_id="cost"))
 
 

@@ -143,3 +143,10 @@ def test_a_model_that_cannot_be_built_is_told_where(capsys: Capture) -> None:
 def test_what_no_number_can_count_is_refused(capsys: Capture) -> None:
     assert main(["cost", "small", "--batch", str(10**15)]) == 2
     assert "more bytes than 64 bits" in capsys.readouterr().err
+
+
+def test_a_narrow_terminal_leaves_out_columns_of_the_parts(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["cost", "transformer-base", "--length", "8"]) == 0
+    shown, notes = capsys.readouterr()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown and "not shown in 50 columns: kind" in notes

@@ -165,3 +165,15 @@ def date_of(text: str) -> float:
     """The middle of a month, in years."""
     year, month = text.split("-")
     return int(year) + (int(month) - 0.5) / 12
+
+
+@pytest.mark.parametrize("width", ["60", "80", "200"])
+def test_a_narrow_terminal_leaves_out_columns_and_cuts_no_cell(
+    width: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    assert main(["presets"]) == 0
+    shown, notes = capsys.readouterr()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown and "63.1 M" in shown
+    assert ("WMT14" in shown) == (width != "60") == ("not shown" not in notes)
+    assert width != "60" or "not shown in 60 columns: data, training." in notes

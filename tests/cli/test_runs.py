@@ -97,7 +97,9 @@ def test_every_run_has_one_line_however_narrow_the_terminal_is(
     monkeypatch.setenv("COLUMNS", columns)
     whole(tmp_path / "comparison" / "a-transformer" / "seed-5")
     assert main(["runs", str(tmp_path)]) == 0
-    assert "comparison/a-transformer/seed-5" in capsys.readouterr().out
+    shown, notes = capsys.readouterr()
+    assert "comparison/a-transformer/seed-5" in shown and ("not shown in" in notes) == (columns != "200")
+    assert columns != "60" or all(name in notes for name in ("model", "params", "task"))
 
 
 def test_a_study_is_listed_below_its_runs(tmp_path: Path, capsys: Capture) -> None:

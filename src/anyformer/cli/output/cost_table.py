@@ -6,10 +6,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import human, human_bytes, human_flops, pairs, share
+from anyformer.cli.output.screen import fitting, human, human_bytes, human_flops, pairs, share
 
 if TYPE_CHECKING:
-    from anyformer.reporting.cost_card import CostCard
+    from anyformer.core import Cost
+    from anyformer.reporting.cost_card import CostCard, CostRow
+
+LESS_IMPORTANT = ("kind", "share of FLOP", "share of params")
+"""Columns that are left out in a narrow terminal, the least important first."""
 
 
 def summary(card: "CostCard", vocabulary: str) -> Padding:
@@ -40,18 +44,27 @@ def state_text(state_bytes: int, per_token: int) -> str:
     return f"{human_bytes(state_bytes)}, {growth}, in fp32"
 
 
-def breakdown(card: "CostCard", depth: int) -> Table:
-    """A table of parameters and FLOPs of each part, down to `depth` levels."""
-    total = card.tree.total
+def breakdown(card: "CostCard", depth: int) -> tuple[Table, list[str]]:
+    """A table of parameters and FLOPs of each part, down to `depth` levels, and the columns that do not fit."""
+    shown = [row for row in card.rows() if row.depth <= depth]
+    cells = [_cells(row, card.tree.total) for row in shown]
+    names = fitting(cells, LESS_IMPORTANT, padding=1)
     table = Table(box=None, padding=(0, 1), header_style="dim", pad_edge=False)
-    table.add_column("part", no_wrap=True)
-    table.add_column("kind", no_wrap=True, style="dim")
-    for name in ("params", "share", "FLOP", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in (row for row in card.rows() if row.depth <= depth):
+    for name in names:
+        right, style = name not in ("part", "kind"), "dim" if name == "kind" else ""
+        table.add_column(name.split()[0], justify="right" if right else "left", no_wrap=True, style=style)
+    for row, texts in zip(shown, cells, strict=True):
         label = Text("  " * (row.depth - 1)).append(row.label).append(row.note, style="cyan")
-        params = human(row.params) if row.params else ""
-        flops = human_flops(row.flops).removesuffix("FLOP") if row.flops else ""
-        shares = share(row.params, total.params), share(row.flops, total.flops_forward)
-        table.add_row(label, row.kind, params, shares[0], flops, shares[1])
-    return table
+        table.add_row(*(label if name == "part" else texts[name] for name in names))
+    return table, [name for name in cells[0] if name not in names]
+
+
+def _cells(row: "CostRow", total: "Cost") -> dict[str, str]:
+    return {
+        "part": f"{'  ' * (row.depth - 1)}{row.label}{row.note}",
+        "kind": row.kind,
+        "params": human(row.params) if row.params else "",
+        "share of params": share(row.params, total.params),
+        "FLOP": human_flops(row.flops).removesuffix("FLOP") if row.flops else "",
+        "share of FLOP": share(row.flops, total.flops_forward),
+    }

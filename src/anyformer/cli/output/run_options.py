@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from anyformer.cli.output.screen import Screen, visible
+from anyformer.cli.output.screen import note as note
 from anyformer.core import decode
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import assign, parse_override, split
@@ -218,12 +219,6 @@ def clean(text: str) -> str:
     return "".join(
         letter for letter in text if letter in "\n\t" or (letter != BROKEN and unicodedata.category(letter)[0] != "C")
     )
-
-
-def note(screen: Screen, text: str) -> None:
-    """Prints a note on stderr, unless --quiet."""
-    if not screen.quiet:
-        Console(stderr=True, highlight=False, markup=False, style="dim").print(visible(text), soft_wrap=True)
 
 
 def note_cut(screen: Screen, cut: int, trained: Predictor) -> None:

@@ -74,6 +74,11 @@ def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
     return shown
 
 
+def left_out(shown: Table) -> list[str]:
+    """Names of the columns that did not fit into a table of runs."""
+    return [name for name in COLUMNS[0] if name not in {column.header or "state" for column in shown.columns}]
+
+
 def _cells(run: dict[str, Any], root: Path) -> dict[str, Text]:
     """The cells of one run by column name."""
     name = run["run"] if Path(run["run"]) == root else str(Path(run["run"]).relative_to(root))

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -32,6 +33,10 @@ Panel = Literal["Train", "Use a trained model", "Compare and predict", "Look ins
 """What a verb is for. `anyformer --help` lists the verbs under these headings, in this order."""
 _JSON = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 _QUIET = Annotated[bool, Option("--quiet", "-q", help="Print only the essential result.")]
+
+
+NARROWEST = 14
+"""Characters of a column whose cells are wrapped, at least."""
 
 
 class PipeConsole(Console):
@@ -73,6 +78,38 @@ class Screen:
     def written(self, path: Path) -> None:
         """Prints the path of a file that was written."""
         self.lines(str(path) if self.quiet else f"written: {path}")
+
+
+def note(screen: Screen, text: str) -> None:
+    """Prints a note on stderr, unless --quiet."""
+    if not screen.quiet:
+        Console(stderr=True, highlight=False, markup=False, style="dim").print(visible(text), soft_wrap=True)
+
+
+def fitting(
+    rows: Sequence[Mapping[str, str]], less_important: Sequence[str], wrapped: Collection[str] = (), padding: int = 2
+) -> list[str]:
+    """The columns of a table that fit into the terminal without a cut cell.
+
+    `less_important`: columns that may be left out, the least important first. `wrapped`: columns whose cells may take
+    several lines.
+    """
+    widths = {name: max(map(cell_len, (name, *(row[name] for row in rows)))) for name in rows[0]}
+    widths |= {name: min(widths[name], NARROWEST) for name in widths if name in wrapped}
+    names = list(widths)
+    for name in (name for name in less_important if name in widths):
+        if sum(widths[name] + padding for name in names) - padding <= Console().width:
+            break
+        names.remove(name)
+    return names
+
+
+def note_left_out(screen: Screen, columns: Collection[str]) -> None:
+    """Notes which columns of a table are not shown because the terminal is narrow."""
+    if columns:
+        note(
+            screen, f"not shown in {Console().width} columns: {', '.join(columns)}. A wider terminal or --json has all."
+        )
 
 
 def verb(

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Option
 
-from anyformer.cli.output.screen import Overrides, Screen, Target, verb
+from anyformer.cli.output.screen import Overrides, Screen, Target, note_left_out, verb
 
 
 @verb(
@@ -50,4 +50,6 @@ def cost(
         return
     screen.show(summary(card, f"{vocabulary:,} tokens{origin and f' ({origin})'}"))
     if depth and not screen.quiet:
-        screen.show("", breakdown(card, depth))
+        table, left_out = breakdown(card, depth)
+        screen.show("", table)
+        note_left_out(screen, left_out)

@@ -7,7 +7,11 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from anyformer.cli.output.screen import Screen, verb
+from anyformer.cli.output.screen import Screen, fitting, note_left_out, verb
+
+WRAPPED = ("data", "training")
+LESS_IMPORTANT = ("training", "data", "heads", "layers", "width")
+"""Columns that are left out in a narrow terminal, the least important first."""
 
 
 @verb("anyformer presets", "anyformer presets --out presets.html", "anyformer cost gpt2", panel="Look up")
@@ -33,8 +37,11 @@ def presets(
     elif screen.quiet:
         screen.lines("\n".join(model.model for model in models))
     elif out is None:
-        screen.show(_table(filled([row(model) for model in large(models)])), "")
-        screen.show(_table(filled([row(model) for model in models if not model.date])))
+        published, others = large(models), [model for model in models if not model.date]
+        tables = [filled([row(model) for model in part]) for part in (published, others)]
+        names = [fitting(rows, LESS_IMPORTANT, WRAPPED) for rows in tables]
+        screen.show(_table(tables[0], names[0]), "", _table(tables[1], names[1]))
+        note_left_out(screen, [name for name in tables[0][0] if name not in names[0]])
     if out is None:
         return
     from anyformer.reporting.preset_report import write_presets
@@ -44,11 +51,10 @@ def presets(
         screen.written(out)
 
 
-def _table(rows: list[dict[str, str]]) -> Table:
+def _table(rows: list[dict[str, str]], names: list[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in rows[0]:
-        wraps = name in ("data", "training")
-        table.add_column(name, no_wrap=not wraps, justify="right" if name == "params" else "left")
+    for name in names:
+        table.add_column(name, no_wrap=name not in WRAPPED, justify="right" if name == "params" else "left")
     for row in rows:
-        table.add_row(*map(Text, row.values()))
+        table.add_row(*(Text(row[name]) for name in names))
     return table

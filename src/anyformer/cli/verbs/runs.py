@@ -6,8 +6,8 @@ from typing import Annotated
 
 from typer import Argument
 
-from anyformer.cli.output.runs_table import find, studies, table
-from anyformer.cli.output.screen import Screen, verb
+from anyformer.cli.output.runs_table import find, left_out, studies, table
+from anyformer.cli.output.screen import Screen, note_left_out, verb
 from anyformer.errors import SpecError
 
 USUAL = Path("runs")
@@ -33,5 +33,7 @@ def runs(
     elif not runs:
         screen.lines(f"no runs in {folder} yet. Start one: anyformer train small")
     else:
-        screen.show(table(runs, folder, shutil.get_terminal_size().columns))
+        shown = table(runs, folder, shutil.get_terminal_size().columns)
+        screen.show(shown)
+        note_left_out(screen, left_out(shown))
         screen.lines("\n".join(studies(runs, folder)))
