@@ -148,7 +148,7 @@ class Run(OpenedFolder):
         the run keeps so many (checkpoint.keep)."""
         paths = self.checkpoints[:last]
         if len(paths) < last:
-            text = f"has {len(paths)} checkpoints, not {last} to average. Set checkpoint.keep={last}."
+            text = f"has {len(paths)} of the {last} checkpoints to average. Set checkpoint.keep={last}."
             raise CheckpointError(f"{self.folder}: {text}")
         predictor = self.trained(device, "last")
         for path in paths:

@@ -96,8 +96,8 @@ def test_packed_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a O\nb O\nc\n", ":3: has 1 columns, expected 2"),
-        ("a\nb\n", ":1: has 1 columns, expected 2: a word, and its tag in column 2"),
+        ("a O\nb O\nc\n", ":3: has 1 column, expected 2"),
+        ("a\nb\n", ":1: has 1 column, expected 2: a word, and its tag in column 2"),
         ("a X O\nb O\n", ":2: has 2 columns, expected 3"),
     ],
 )

@@ -196,7 +196,7 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
         (
             [Record("a b", tags=("X",), where="f:1"), Record("c", tags=("Y",))],
             {"valid": 0.0},
-            "f:1: 2 words but 1 tags",
+            "f:1: 2 words but 1 tag",
         ),
         ([Record("a", choices=("b",), label="1", where="f:1")], {"valid": 0.0}, "f:1: label '1' should be the index"),
         ([Record("a", target="b")], {"packing": "rows", "valid": 0.0}, "rows is for plain documents, .* have pairs"),

@@ -170,7 +170,7 @@ def test_a_split_that_is_none_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("text,label\na,1\nb\n", ":3: 1 columns where the first row has 2"),
+        ("text,label\na,1\nb\n", ":3: 1 column where the first row has 2"),
         ("text,label\na,1\nb,2,3\n", ":3: 3 columns where the first row has 2"),
         ('text,label\na,1\n"b,2\n', ":3: unexpected end of data"),
         ('text,label\n"a"b,1\n', ":2: ',' expected after '\"'"),

@@ -156,7 +156,7 @@ def test_json_lists_are_words_tags_and_choices(tmp_path: Path) -> None:
     [record] = JSONLines(path=path, text="tokens", tags="tags", choices="choices", label="label").records()
     assert (record.text, record.tags, record.choices, record.label) == ("Ann left", ("PER", "O"), ("yes", "no"), "0")
     path = write(tmp_path / "b.jsonl", json.dumps(row | {"tags": ["O"]}))
-    assert f"{path}:1: 2 words but 1 tags" in complaint(JSONLines(path=path, text="tokens", tags="tags"))
+    assert f"{path}:1: 2 words but 1 tag" in complaint(JSONLines(path=path, text="tokens", tags="tags"))
 
 
 def test_files_of_a_folder_are_splits(tmp_path: Path) -> None:

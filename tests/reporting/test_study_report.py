@@ -91,7 +91,7 @@ def test_an_interrupted_study_is_finished_before_seeds_are_added(results: Result
     shutil.rmtree(tmp_path / "study" / "transformer" / "seed-1")
     cut = Results(StudyFolder(tmp_path / "study"))
     go_on = f"anyformer compare {tmp_path / 'study'}"
-    assert f"1 of 4 runs are not finished: run `{go_on}`." in cut.verdict and "--seeds" not in cut.verdict
+    assert f"1 of 4 runs not finished: run `{go_on}`." in cut.verdict and "--seeds" not in cut.verdict
     page = study_html(cut)
     assert f"{go_on}</pre>" in page and "lstm seed 1" in page and "transformer seed 1" not in page
 

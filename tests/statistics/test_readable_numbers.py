@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyformer.core.readable_numbers import clock, counted, human, human_bytes, human_flops, spelled
+from anyformer.core.readable_numbers import amount, clock, counted, human, human_bytes, human_flops, part, spelled
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,14 @@ def test_bytes_go_by_1024_and_flops_by_1000() -> None:
 
 def test_nouns_and_words_follow_their_number() -> None:
     assert [counted(number, "records") for number in (0, 1, 2000)] == ["0 records", "1 record", "2,000 records"]
+    assert [counted(1, noun) for noun in ("classes", "batches", "processes")] == ["1 class", "1 batch", "1 process"]
+    assert [amount(number, "epochs") for number in (0.5, 1, 1.0004, 2)] == [
+        "0.5 epochs",
+        "1 epoch",
+        "1 epoch",
+        "2 epochs",
+    ]
+    assert part(1, 1) == "1 of 1 record (100.0%)" and part(0, 2) == "0 of 2 records"
     assert [spelled(number) for number in (0, 1, 12, 13)] == ["no", "one", "twelve", "13"]
 
 

@@ -37,5 +37,5 @@ def test_a_run_has_the_mean_of_its_last_checkpoints(run: Run, last: int) -> None
 
 
 def test_more_checkpoints_than_there_are_cannot_be_averaged(run: Run) -> None:
-    with pytest.raises(CheckpointError, match=r"has 20 checkpoints, not 21 to average. Set checkpoint.keep=21"):
+    with pytest.raises(CheckpointError, match=r"has 20 of the 21 checkpoints to average. Set checkpoint.keep=21"):
         run.averaged(21)

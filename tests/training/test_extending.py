@@ -74,7 +74,7 @@ def test_warmup_stable_decay_is_extended_before_its_decay_only(home: Path) -> No
 
 
 def test_a_run_is_not_extended_to_fewer_steps_than_it_has_taken(home: Path) -> None:
-    with pytest.raises(SpecError, match=r"straight has taken 10 steps already, got 5"):
+    with pytest.raises(SpecError, match=r"straight is at step 10 already, got 5"):
         tiny(home, "straight", "train.steps=5", resume=True)
 
 

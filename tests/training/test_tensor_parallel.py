@@ -177,7 +177,7 @@ def test_parts_that_cannot_be_divided_stay_whole_in_a_mixed_stack() -> None:
 
 
 REFUSED = (
-    (Attention(heads=2, kv_heads=1), "1 heads or hidden units cannot be divided by 2 ranks"),
+    (Attention(heads=2, kv_heads=1), "heads or hidden units: 1 cannot be divided by 2 ranks"),
     (MLP(hidden=7), "7 heads or hidden units cannot be divided by 2 ranks"),
     (GLU(hidden=7), "7 heads or hidden units cannot be divided by 2 ranks"),
     (Attention(position=Alibi()), "only some of the heads"),

@@ -26,7 +26,17 @@ def human_bytes(number: float) -> str:
 
 def counted(number: int, what: str) -> str:
     """A number with its noun: (1, "records") -> 1 record, (2000, "records") -> 2,000 records."""
-    return f"{number:,} {what if number != 1 else what.removesuffix('s')}"
+    return f"{number:,} {what if number != 1 else _singular(what)}"
+
+
+def amount(number: float, what: str) -> str:
+    """A measured amount with its noun: (1.0, "epochs") -> 1 epoch, (2.5, "epochs") -> 2.5 epochs."""
+    text = f"{number:.3g}"
+    return f"{text} {what if text != '1' else _singular(what)}"
+
+
+def _singular(noun: str) -> str:
+    return noun.removesuffix("es" if noun.endswith(("ches", "sses", "xes")) else "s")
 
 
 def spelled(number: int) -> str:
@@ -37,7 +47,8 @@ def spelled(number: int) -> str:
 def part(count: int, total: int, what: str = "records") -> str:
     """3 of 1,200 records (0.2%)."""
     share = 100 * count / total
-    return f"{count:,} of {total:,} {what} ({share:.1f}%)" if share >= 0.1 else f"{count:,} of {total:,} {what}"
+    among = f"{count:,} of {counted(total, what)}"
+    return f"{among} ({share:.1f}%)" if share >= 0.1 else among
 
 
 def clock(seconds: float) -> str:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from anyformer.core import Memory, ModelSpec, Part, PartSpec, Site, Spec, Tap, nbytes
+from anyformer.core.readable_numbers import counted
 from anyformer.errors import SpecError
 from anyformer.models.single import Single, stacks_of
 from anyformer.models.stack import Branch, Stack
@@ -150,7 +151,7 @@ def _title(spec: Spec) -> str:
     """The kind of a spec, followed by the kind of the part that it wraps."""
     inner = next((value for value in vars(spec).values() if isinstance(value, PartSpec)), None)
     heads = vars(spec).get("heads")
-    title = f"{spec.kind}, {heads} heads" if isinstance(heads, int) else str(spec.kind)
+    title = f"{spec.kind}, {counted(heads, 'heads')}" if isinstance(heads, int) else str(spec.kind)
     return title if inner is None else f"{title}: {_title(inner)}"
 
 

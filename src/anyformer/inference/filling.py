@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.tokenizers.vocabulary import LETTER, SPACE
 from anyformer.errors import SpecError
 from anyformer.inference.text_generator import TextGenerator
@@ -63,5 +64,5 @@ def _ids(predictor: Predictor, text: str) -> list[int]:
     encoded = predictor.tokenizer.encode_batch(pieces)
     ids = [token for piece in encoded for token in (*piece, predictor.tokenizer.words.mask)][:-1]
     if len(ids) > (most := predictor.max_len - 2):
-        raise SpecError(f"{text[:60]!r}... has {len(ids):,} tokens; this model reads {most:,} at most.")
+        raise SpecError(f"{text[:60]!r}... has {counted(len(ids), 'tokens')}; this model reads {most:,} at most.")
     return ids

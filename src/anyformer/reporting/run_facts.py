@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.core import decode
-from anyformer.core.readable_numbers import clock, human
+from anyformer.core.readable_numbers import clock, counted, human
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
 from anyformer.reporting.run_files import Facts, RunFiles, dig, finite
@@ -143,7 +143,7 @@ class RunFacts:
         """A summary of the run in one sentence."""
         what = " ".join(filter(None, (dig(self.files.recipe, "model", "kind"), "on", self.source)))
         budget = self.files.steps or 0
-        did = f"{what}: {self.step:,} steps" + (f" of {budget:,}" if self.step < budget else "")
+        did = f"{what}: {counted(self.step, 'steps')}" + (f" of {budget:,}" if self.step < budget else "")
         did += ", stopped early" if self.step < budget and self.files.state == "complete" else ""
         if tokens := self.last.get("tokens"):
             did += f", {human(tokens)} tokens in {clock(self.last.get('wall_s') or 0.0)}"

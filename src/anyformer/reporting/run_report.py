@@ -12,7 +12,7 @@ import anyformer
 from anyformer.core.discovery import program
 from anyformer.core.fields import leaves
 from anyformer.core.plain_data import inline
-from anyformer.core.readable_numbers import clock, human, human_bytes, human_flops
+from anyformer.core.readable_numbers import clock, counted, human, human_bytes, human_flops
 from anyformer.disk import CHECKPOINTS, by_step, store
 from anyformer.reporting import pages
 from anyformer.reporting.pages import VALID, Chart, Curve, svgs
@@ -170,7 +170,9 @@ def _evaluations(facts: RunFacts) -> Iterator[StoredScores]:
                 rows.append(ReportRow(name, f"{value:.4f}", interval))
         beside = [entry for entry in yardsticks if dig(entry, "sentence")] if isinstance(yardsticks, list) else []
         sentences = [f"{entry.get('score')}: {entry['sentence']}" for entry in beside]
-        yield StoredScores(f"{split}, {stored.get('records')} records; {stored.get('checkpoint')}", rows, sentences)
+        yield StoredScores(
+            f"{split}, {counted(stored.get('records') or 0, 'records')}; {stored.get('checkpoint')}", rows, sentences
+        )
 
 
 def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
@@ -187,7 +189,7 @@ def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
     reached = f"{human_flops(facts.flops_per_s)}/s reached" if facts.flops_per_s else ""
     yield "compute of a step", human_flops(card.step_flops), reached
     total = human_flops(card.step_flops * facts.files.steps) if facts.files.steps else ""
-    spent = f"{human_flops(card.step_flops * facts.step)} in {facts.step:,} steps" if facts.step else ""
+    spent = f"{human_flops(card.step_flops * facts.step)} in {counted(facts.step, 'steps')}" if facts.step else ""
     yield "compute of the run", total, spent
 
 

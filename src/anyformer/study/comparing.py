@@ -9,6 +9,7 @@ from typing import Unpack
 
 from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
+from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import SpecError, check_strings
@@ -189,7 +190,7 @@ def _opened(path: Path, study: Study, session: _Session, together: int) -> Study
         return StudyFolder(path)
     if any(item.name not in (LOCK, ARMS, PLAN, LATER, REGISTERED, f".{STUDY}") for item in path.iterdir()):
         raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: out=NAME (--out NAME).")
-    listener.log(f"sizing {len(study.arms)} arms")
+    listener.log(f"sizing {counted(len(study.arms), 'arms')}")
     arms = plan(study, prepared)
     session.mention(remarks_on_data(prepared, arms[0].recipe))
     threads = threads_of(study.spec, together)

@@ -38,10 +38,10 @@ def total(prices: Iterable[Price]) -> Price:
 def announcement(arms: Sequence[Arm], spec: StudySpec) -> str:
     """The number of runs and trials at one budget, and their price."""
     runs, trials = len(arms) * spec.seeds, len(arms) * _trials(spec.tuning)
-    parts = [f"{len(arms)} arms x {spec.seeds} seeds = {counted(runs, 'runs')}"]
+    parts = [f"{counted(len(arms), 'arms')} x {counted(spec.seeds, 'seeds')} = {counted(runs, 'runs')}"]
     if trials:
         more = f", {trials + len(arms) * spec.tuning.extra} at most" if spec.tuning.extra else ""
-        parts.append(f"{trials} trials of learning rates ({spec.tuning.share:.0%} of a run{more})")
+        parts.append(f"{counted(trials, 'trials')} of learning rates ({spec.tuning.share:.0%} of a run{more})")
     what = " and ".join(parts)
     if minutes := sum(arm.recipe.train.minutes or 0.0 for arm in arms):
         weight = spec.seeds + spec.tuning.share * _trials(spec.tuning)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyformer.core.readable_numbers import human, human_bytes, human_flops
+from anyformer.core.readable_numbers import counted, human, human_bytes, human_flops
 from anyformer.statistics.comparison import Comparison, Difference, judge, p_text, verdict
 from anyformer.statistics.intervals import Interval, difference_text
 from anyformer.statistics.power import MOST, Needed
@@ -136,7 +136,7 @@ class Results:
         more = "" if self.unfinished else f"anyformer compare {shlex.quote(str(self.path))} --seeds"
         sentences = [verdict(self.comparison, more)]
         if self.curves is not None:
-            sentences = [f"After {self.curves.steps[-1]:,} steps:", *sentences, *self.curves.sentences]
+            sentences = [f"After {counted(self.curves.steps[-1], 'steps')}:", *sentences, *self.curves.sentences]
         return " ".join([*controls_sentence(self.controls), *sentences, *self.cautions])
 
     @property
@@ -144,7 +144,7 @@ class Results:
         """What to know about the verdict: open and failed runs, its data, unequal costs, and rates at an edge."""
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
         total = sum(map(len, self.runs.values()))
-        go_on = f"{self.unfinished} of {total} runs are not finished: run `anyformer {self.next_words}`."
+        go_on = f"{self.unfinished} of {counted(total, 'runs')} not finished: run `anyformer {self.next_words}`."
         return [
             *([go_on] if self.unfinished else []),
             *([] if self.judged is None else [_basis(self.judged)]),
@@ -280,7 +280,7 @@ def rates_at_the_edge(results: Results) -> list[str]:
     """A sentence for each arm whose best learning rate is the lowest or highest that was tried, at every budget."""
     curves = results.curves
     smaller = [] if curves is None else list(zip(curves.results, curves.steps, strict=True))[:-1]
-    places = [(results, ""), *((result, f" at {steps:,} steps") for result, steps in smaller)]
+    places = [(results, ""), *((result, f" at {counted(steps, 'steps')}") for result, steps in smaller)]
     return [
         f"The best learning rate of {arm.name}{where}, {arm.rate:.2g}, is the {side} that was tried: "
         f"a {side.removesuffix('est')}er one may be better."

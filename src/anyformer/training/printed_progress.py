@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from anyformer.core.readable_numbers import clock, counted, human, human_bytes
+from anyformer.core.readable_numbers import amount, clock, counted, human, human_bytes
 from anyformer.ops.devices import kind_of_device
 from anyformer.training.loop.budget import Budget, Observer, PredictedCost, Step, budget_of
 from anyformer.training.recipes.defaults import reasons
@@ -41,10 +41,10 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
             yield f"loss      {unit}; anyformer evaluate reports errors in the units of the data"
     budget = budget_of(recipe.train, cost.step_flops)
     if budget.steps is None:
-        length, seconds = f"{recipe.train.minutes:g} minutes", budget.seconds or 0.0
+        length, seconds = amount(recipe.train.minutes, "minutes"), budget.seconds or 0.0
     else:
         tokens, available = budget.steps * recipe.train.batch_tokens, (splits or {}).get("train", {}).get("tokens")
-        epochs = f", {tokens / available:.3g} epochs" if available else ""
+        epochs = f", {amount(tokens / available, 'epochs')}" if available else ""
         length = f"{counted(budget.steps, 'steps')} x {recipe.train.batch_tokens:,} tokens = {human(tokens)}{epochs}"
         seconds = cost.seconds(budget.steps, device)
     yield f"training  {length}; {recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}"

@@ -75,7 +75,7 @@ def _divide(part: Part, counts: Sequence[str], mesh: DeviceMesh) -> None:
 
 def _share(count: int, mesh: DeviceMesh) -> int:
     if count % mesh.size():
-        raise SpecError(f"{count} heads or hidden units cannot be divided by {mesh.size()} ranks.")
+        raise SpecError(f"heads or hidden units: {count} cannot be divided by {mesh.size()} ranks.")
     return count // mesh.size()
 
 

@@ -15,6 +15,7 @@ from anyformer.analysis.head_roles import HeadRole
 from anyformer.core import Frame
 from anyformer.core.discovery import discover
 from anyformer.core.fields import did_you_mean
+from anyformer.core.readable_numbers import counted
 from anyformer.drawing.figures import one_line, picture
 from anyformer.errors import Problem, SpecError
 from anyformer.run import Choice, Run
@@ -84,7 +85,7 @@ class View:
             labels = ", ".join(sheet.label for sheet in look.sheets)
             raise _refusal("--layer", f"there is no layer {number} here; there are {labels}.")
         if head is not None and head > len(sheet.weights):
-            raise _refusal("--head", f"layer {sheet.label} has {len(sheet.weights)} heads.")
+            raise _refusal("--head", f"layer {sheet.label} has {counted(len(sheet.weights), 'heads')}.")
         rows = row_names(look, self.reading)[: sheet.weights.shape[1]]
         places = [place for place, row in enumerate(rows) if token is not None and _bare(row) == _bare(token)]
         if token is not None and not places:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anyformer.cli.output.screen import fitting, human, human_bytes, human_flops, pairs, share
+from anyformer.core.readable_numbers import counted
 
 if TYPE_CHECKING:
     from anyformer.core import Cost
@@ -21,7 +22,7 @@ def summary(card: "CostCard", vocabulary: str) -> Padding:
     total, work = card.tree.total, card.work
     tokens = work.batch * work.length
     source = f", source {work.source}" if work.source else ""
-    past = f", after {work.past} tokens" if work.past else ""
+    past = f", after {counted(work.past, 'tokens')}" if work.past else ""
     rows: dict[str, str | Text] = {
         "": Text.assemble((card.name, "bold"), f"  {card.kind}"),
         "parameters": f"{total.params:,} ({human(total.params)})",

@@ -99,7 +99,10 @@ def _rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str | Text]]:
     yield "tokens", f"{tokens} ({spec.tokenizer.kind}, vocabulary {diagnosis.vocabulary:,}{sampled})"
     if isinstance(spec.source, SyntheticTask):
         chance, lag = spec.source.chance, spec.source.lag
-        yield "task", f"guessing is right {chance:.1%} of the time; dependencies reach up to {lag} tokens back"
+        yield (
+            "task",
+            f"guessing is right {chance:.1%} of the time; dependencies reach up to {counted(lag, 'tokens')} back",
+        )
     if contents.classes:
         shares = {name: 100 * count / diagnosis.records for name, count in diagnosis.labels.items()}
         yield "labels", _some([f"{name} ({percent:.1f}%)" for name, percent in shares.items()])

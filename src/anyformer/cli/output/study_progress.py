@@ -13,7 +13,7 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops, visible
 from anyformer.core.discovery import program
-from anyformer.core.readable_numbers import clock
+from anyformer.core.readable_numbers import clock, counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.reporting.study_report import write_study_report
@@ -84,7 +84,10 @@ class StudyProgress(Listener):
                 self.log(f"about {clock(left)} left, by the speed of the first trials")
             if self.display is not None:
                 end = "" if left is None else f", about {clock(left)} left"
-                line = f"{len(self.runs.done)} of {self.runs.total} runs, {clock(time.monotonic() - self.began)}{end}"
+                line = (
+                    f"{len(self.runs.done)} of {counted(self.runs.total, 'runs')}, "
+                    f"{clock(time.monotonic() - self.began)}{end}"
+                )
                 self.display.update(Text(line, no_wrap=True, overflow="ellipsis"))
         self.looked = time.monotonic()
 
@@ -191,7 +194,7 @@ def _rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
     screen.show(sizes(arms, study.spec.match))
     parts = [announcement(at_budget, study.spec) for at_budget in planned]
     if budgets:
-        parts = [f"{steps:,} steps: {part}" for steps, part in zip(budgets, parts, strict=True)]
+        parts = [f"{counted(steps, 'steps')}: {part}" for steps, part in zip(budgets, parts, strict=True)]
     prices = [price_of(at_budget, study.spec.tuning, study.spec.seeds) for at_budget in planned]
     for name, control in study.controls.items():
         prices.append(price_of(_planned(control, began_in), study.spec.tuning, study.spec.seeds))

@@ -14,6 +14,7 @@ import psutil
 
 import anyformer
 from anyformer.cli.output.screen import Screen, human_bytes, pairs, verb
+from anyformer.core.readable_numbers import counted
 
 CPU_INFO, CONTAINER = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup")
 FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_bf16": "avx512_bf16", "amx_tile": "amx", "amx_bf16": "amx_bf16"}
@@ -126,7 +127,7 @@ def _release(version: str) -> tuple[int, ...]:
 def _machine(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     cpu, memory = facts["cpu"], facts["memory"]
     yield from ((name, facts[name]) for name in ("anyformer", "python", "torch", "system"))
-    yield "cpu", f"{cpu['model']}, {cpu['cores']} cores"
+    yield "cpu", f"{cpu['model']}, {counted(cpu['cores'] or 1, 'cores')}"
     yield "cpu flags", ", ".join(cpu["flags"]) or "none that matter"
     yield "threads", f"{facts['threads']} (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})"
     yield "memory", f"{human_bytes(memory['free_bytes'])} free of {human_bytes(memory['total_bytes'])}"

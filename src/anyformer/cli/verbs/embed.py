@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from anyformer.cli.output.screen import Checkpoint, Device, File, RunFolder, Screen, Words, verb
+from anyformer.core.readable_numbers import counted
 
 
 @verb(
@@ -74,7 +75,11 @@ def _to_file(trained: Any, texts: list[str], out: Path, screen: Screen) -> None:
     if screen.json:
         screen.data({"file": str(out), "rows": len(vectors), "width": vectors.shape[1]})
     else:
-        screen.lines(str(out) if screen.quiet else f"{out}: {len(vectors):,} vectors of {vectors.shape[1]} numbers")
+        screen.lines(
+            str(out)
+            if screen.quiet
+            else f"{out}: {counted(len(vectors), 'vectors')} of {counted(vectors.shape[1], 'numbers')}"
+        )
 
 
 def _record(text: str, vector: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, Words, verb
+from anyformer.core.readable_numbers import counted
 
 if TYPE_CHECKING:
     from anyformer.data.record import SourceSpec
@@ -91,7 +92,7 @@ def _index(
     index = Index.of(documents, vectors)
     if folder is not None:
         index.save(folder, facts)
-        note(screen, f"{folder}: {len(documents):,} documents")
+        note(screen, f"{folder}: {counted(len(documents), 'documents')}")
     return index
 
 

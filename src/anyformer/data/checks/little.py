@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.checks.check import Check, Examination, Facts
 
 
@@ -18,5 +19,5 @@ class Little(Check, kind="little"):
             tokens += len(item.tokens) + len(item.target) if item.split == "train" else 0
         if not seen or facts.longest is not None or tokens >= facts.context:
             return []
-        text = f"only {tokens:,} tokens to train on, less than one sequence of context={facts.context}"
+        text = f"only {counted(tokens, 'tokens')} to train on, less than one sequence of context={facts.context}"
         return [self.finding(f"{text}: the rest of it is padding. Give more text, or lower context.")]

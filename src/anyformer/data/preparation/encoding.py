@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyformer.child_process import end_with
+from anyformer.core.readable_numbers import counted
 from anyformer.data.batching.row_plan import Integers
 from anyformer.data.chat.template import encode_conversation
 from anyformer.data.preparation.contents import Contents
@@ -195,7 +196,9 @@ class RecordEncoder:
         for record in records:
             words = self._words(record)
             if len(words) != len(record.tags):
-                raise DataError(f"{record.where}: {len(words)} words but {len(record.tags)} tags.")
+                raise DataError(
+                    f"{record.where}: {counted(len(words), 'words')} but {counted(len(record.tags), 'tags')}."
+                )
             pairs = zip(words, record.tags, strict=True)
             tags.append([known[tag] if first == 0 else UNTAGGED for ids, tag in pairs for first in range(len(ids))])
         return tags

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 from filelock import FileLock
 
 from anyformer.core import Chance, Count, Range, Spec, decode
+from anyformer.core.readable_numbers import counted
 from anyformer.data.batching.packings.auto import AutoPacking
 from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.checks.check import Facts, Item, Watch
@@ -329,7 +330,7 @@ def prepared_for(
         counts = prepared.counts["train"]
         log(
             f"the data have changed while they were read. This run uses what was read: {counts['samples']:,} samples, "
-            f"{counts['tokens']:,} tokens for training. To read them again, start another run."
+            f"{counted(counts['tokens'], 'tokens')} for training. To read them again, start another run."
         )
     return prepared
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anyformer.core import Spec
+from anyformer.core.readable_numbers import counted
 from anyformer.data.record import Record
 from anyformer.data.sources.files import FileSource, existing, files_in, kept
 from anyformer.data.sources.unread_files import unread_files
@@ -115,7 +116,7 @@ def make(values: Mapping[str, Any], names: Mapping[str, str], where: str) -> Rec
             raise DataError(f"{where}: field {names[slot]!r} should hold {expected}, got {_shown(values[slot])}.")
     words = len(read["text"].split(" ")) if read.get("tags") is not None else 0
     if words and words != len(read["tags"]):
-        raise DataError(f"{where}: {words} words but {len(read['tags'])} tags.")
+        raise DataError(f"{where}: {counted(words, 'words')} but {counted(len(read['tags']), 'tags')}.")
     return Record(**{slot: value for slot, value in read.items() if value is not None}, where=where)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anyformer.core import Count
+from anyformer.core.readable_numbers import counted
 from anyformer.data.record import Record
 from anyformer.data.sources.columns import splits_by_name
 from anyformer.data.sources.files import (
@@ -103,8 +104,8 @@ class Conll(FileSource, kind="conll"):
         for number, cells in zip(sentence.numbers, sentence.rows, strict=True):
             if len(cells) < least or (self.tag is None and len(cells) > least):
                 raise DataError(
-                    f"{sentence.file}:{number}: has {len(cells)} columns, expected {least}: a word, and its tag in "
-                    f"column {max(tag, 2)} (data.source.word, data.source.tag)."
+                    f"{sentence.file}:{number}: has {counted(len(cells), 'columns')}, expected {least}: a word, and "
+                    f"its tag in column {max(tag, 2)} (data.source.word, data.source.tag)."
                 )
         words = ("_".join(cells[word - 1].split()) or "_" for cells in sentence.rows)
         tags = tuple("_".join(cells[tag - 1].split()) or "_" for cells in sentence.rows)

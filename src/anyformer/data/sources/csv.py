@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.record import Record
 from anyformer.data.sources.columns import SAMPLE, SLOTS, ColumnSource, chosen, make, missing, split_named
 from anyformer.data.sources.files import LONGEST, check_encoding, lines
@@ -55,7 +56,9 @@ class CSV(ColumnSource, kind="csv"):
 
         def read(number: int, cells: list[str]) -> Record:
             if len(cells) != len(first):
-                raise DataError(f"{file}:{number}: {len(cells)} columns where the first row has {len(first)}.")
+                raise DataError(
+                    f"{file}:{number}: {counted(len(cells), 'columns')} where the first row has {len(first)}."
+                )
             return make({slot: cells[place] for slot, place in places.items()}, names, f"{file}:{number}")
 
         if first and not titled:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.record import Record
 from anyformer.data.sources.files import FileSource, check_encoding, existing, kept, lines, readable
 from anyformer.errors import DataError
@@ -38,7 +39,9 @@ class Pairs(FileSource, kind="pairs"):
             if len(cells) != 2:
                 other = "data.source.kind=csv data.source.text=#1 data.source.target=#2"
                 hint = f" Say which columns: {other}" if len(cells) > 2 else ""
-                raise DataError(f"{path}:{number}: expected source, tab, target; got {len(cells)} columns.{hint}")
+                raise DataError(
+                    f"{path}:{number}: expected source, tab, target; got {counted(len(cells), 'columns')}.{hint}"
+                )
             return Record(text=cells[0], target=cells[1], where=f"{path}:{number}")
 
         numbered = (line for line in lines(path, self.encoding, self.on_error) if line[1])
@@ -58,5 +61,5 @@ class Pairs(FileSource, kind="pairs"):
             if source and target:
                 yield Record(text=source[1], target=target[1], where=f"{path}:{source[0]}")
         if counts[0] != counts[1]:
-            sizes = f"{path} has {counts[0]:,} lines, {other} has {counts[1]:,}"
+            sizes = f"{path} has {counted(counts[0], 'lines')}, {other} has {counts[1]:,}"
             raise DataError(f"{sizes}: line n of one must belong to line n of the other.")

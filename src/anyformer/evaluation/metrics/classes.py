@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from anyformer.core.readable_numbers import counted
 from anyformer.data.batching.batch import RowLabels
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores, require_items
@@ -100,7 +101,11 @@ def class_scores(
     }
     if confidence is not None:
         scores["calibration_error"] = bootstrap(lambda weights: calibration(hits, confidence, weights[unit]), units)
-    items = f"{classes} classes" if len(right) == units else f"{classes} classes, {len(right):,} items"
+    items = (
+        counted(classes, "classes")
+        if len(right) == units
+        else f"{counted(classes, 'classes')}, {counted(len(right), 'items')}"
+    )
     extra = {"calibration_error": f"{BINS} bins"}
     return {name: Score.of(score, units, "texts", items, extra.get(name, "")) for name, score in scores.items()}
 

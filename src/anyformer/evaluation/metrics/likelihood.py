@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anyformer.core.readable_numbers import counted
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.statistics.intervals import FEWEST, Floats, ratio
 
@@ -54,7 +55,7 @@ class Likelihood:
         perplexity = loss.through(lambda nats: math.exp(min(nats, 700.0)))
         scored = self.tokens if self.scored is None else self.scored
         weighted = "" if scored.sum() == self.tokens.sum() else f" of weight {self.tokens.sum():g}"
-        signature = (*settings, f"{int(scored.sum()):,} tokens{weighted}")
+        signature = (*settings, f"{counted(int(scored.sum()), 'tokens')}{weighted}")
         scores = {
             "loss": Score.of(loss, units, self.what, "nats per token", *signature),
             "perplexity": Score.of(perplexity, units, self.what, "exp of the loss", *signature),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anyformer.core.readable_numbers import counted
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.embedding import embed, normalised
@@ -41,7 +42,7 @@ def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
     scores = {f"recall@{cut}": share(ranks <= cut) for cut in CUTS}
     scores["mrr"] = mean(1 / ranks)
     scores[f"ndcg@{CUT}"] = mean(np.where(ranks <= CUT, 1 / np.log2(1 + ranks), 0.0))
-    among = f"among {documents:,} documents"
+    among = f"among {counted(documents, 'documents')}"
     return {name: Score.of(score, len(ranks), "queries", among) for name, score in scores.items()}
 
 

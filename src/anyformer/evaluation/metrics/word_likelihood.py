@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from anyformer.core.readable_numbers import counted
 from anyformer.errors import DataError
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.metric import Job, Metric
@@ -38,7 +39,7 @@ class GuessedWordMetrics(Metric, kind="guessed_words"):
     def measure(self, job: Job) -> Scores:
         (nats, tokens, hits, scored), unit = word_sums(job)
         right = share_in_groups(hits, tokens)
-        accuracy = Score.of(right, len(hits), unit, f"{int(tokens.sum()):,} words guessed")
+        accuracy = Score.of(right, len(hits), unit, f"{counted(int(tokens.sum()), 'words')} guessed")
         scores = Likelihood(nats, tokens, unit, scored=scored).scores(job.predictor.objective.kind)
         return {**scores, "accuracy": accuracy}
 

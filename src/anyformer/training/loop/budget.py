@@ -13,6 +13,7 @@ import torch
 
 from anyformer.core import ModelSpec, Work
 from anyformer.core.costs import kept_bytes, total_cost
+from anyformer.core.readable_numbers import counted
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.row_plan import LoaderPosition
 from anyformer.data.preparation.shards import Prepared
@@ -276,5 +277,7 @@ def smaller_micro_batch(
     if recipe.train.micro_batch != "auto" or rows == 1 or world.size > 1:  # a rank cannot retry alone
         why = ' Set train.micro_batch="auto", or to less.' if recipe.train.micro_batch != "auto" else ""
         why = f" Set train.micro_batch={max(1, rows // 2) * width}." if world.size > 1 else why
-        raise ResourceError(f"out of memory with {rows} rows of {width} tokens at once.{why} {_PROPOSAL}") from None
+        raise ResourceError(
+            f"out of memory with {counted(rows, 'rows')} of {width} tokens at once.{why} {_PROPOSAL}"
+        ) from None
     return (rows // 2) * width

@@ -16,6 +16,7 @@ from typing import Any
 from anyformer.core import ModelSpec, Position, Spec, decode, kind_of
 from anyformer.core.fields import leaves
 from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
+from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec, look, prepared_for
 from anyformer.data.preparation.shards import Prepared
@@ -176,7 +177,9 @@ def check_model(recipe: Recipe) -> None:
             raise SpecError(problems=[Problem(key, f"{text} Set it to {context}, or the context to less.")])
     most = max(MIN_WORKERS, WORKERS_PER_CORE * (os.cpu_count() or 1))
     if recipe.train.workers > most:
-        text = f"must be at most {most}: each is a process, and this machine has {os.cpu_count()} cores"
+        text = (
+            f"must be at most {most}: each is a process, and this machine has {counted(os.cpu_count() or 1, 'cores')}"
+        )
         raise SpecError(problems=[Problem("train.workers", f"{text}; got {recipe.train.workers:,}.")])
 
 

@@ -52,7 +52,7 @@ def refuse_other_rates(stored: Recipe, trainer: Trainer, path: Path) -> None:
     if steps is None or before is None or steps == before:
         return
     if steps < step:
-        raise SpecError(problems=[Problem("train.steps", f"{path} has taken {step:,} steps already, got {steps:,}.")])
+        raise SpecError(problems=[Problem("train.steps", f"{path} is at step {step:,} already, got {steps:,}.")])
     factor = stored.schedule.factor
     changed = next((taken for taken in range(step) if factor(taken, before) != factor(taken, steps)), None)
     if changed is None:
