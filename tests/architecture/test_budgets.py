@@ -10,7 +10,7 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 60, 8
 VAGUE = {"utils", "common", "helpers", "misc"}
 # modules of the extras: an optional dependency may be imported where it is used
 OPTIONAL = {"transformers", "rouge_score", "sacrebleu", "datasets", "pyarrow", "fastapi", "uvicorn", "onnx"}
-OPTIONAL |= {"gguf", "onnxruntime", "onnxscript", "faiss", "usearch", "ray", "tensorboard", "sklearn", "bm25s"}
+OPTIONAL |= {"gguf", "onnxruntime", "onnxscript", "faiss", "usearch", "ray", "tensorboard", "sklearn", "scipy", "bm25s"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
