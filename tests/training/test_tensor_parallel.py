@@ -178,8 +178,8 @@ def test_parts_that_cannot_be_divided_stay_whole_in_a_mixed_stack() -> None:
 
 REFUSED = (
     (Attention(heads=2, kv_heads=1), "heads or hidden units: 1 cannot be divided by 2 ranks"),
-    (MLP(hidden=7), "7 heads or hidden units cannot be divided by 2 ranks"),
-    (GLU(hidden=7), "7 heads or hidden units cannot be divided by 2 ranks"),
+    (MLP(hidden=7), "heads or hidden units: 7 cannot be divided by 2 ranks"),
+    (GLU(hidden=7), "heads or hidden units: 7 cannot be divided by 2 ranks"),
     (Attention(position=Alibi()), "only some of the heads"),
     (Attention(qk_norm=RMSNorm()), "only some of the heads"),
     (LoRA(part=Attention(heads=2), rank=2), r"not those with a low-rank update \(lora\). Merge the updates"),
