@@ -41,7 +41,7 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
             yield f"loss      {unit}; anyformer evaluate reports errors in the units of the data"
     budget = budget_of(recipe.train, cost.step_flops)
     if budget.steps is None:
-        length, seconds = amount(recipe.train.minutes, "minutes"), budget.seconds or 0.0
+        length, seconds = amount(recipe.train.minutes or 0.0, "minutes"), budget.seconds or 0.0
     else:
         tokens, available = budget.steps * recipe.train.batch_tokens, (splits or {}).get("train", {}).get("tokens")
         epochs = f", {amount(tokens / available, 'epochs')}" if available else ""
