@@ -4,13 +4,15 @@
 loaded on first use, so that importing the package is quick.
 """
 
-import ast
+from __future__ import annotations
+
 import importlib
 import sys
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not imported: a command can answer a Ctrl-C only when this package has been imported
+    from collections.abc import Callable
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -20,12 +22,10 @@ def load_lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[s
     first use, so that a module without torch can be imported from a package of modules with torch."""
     module = sys.modules[package]
 
-    @cache
     def homes() -> dict[str, str]:
         """Name -> the module that defines it."""
-        stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text(encoding="utf-8"))
-        imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-        return {name.name: str(node.module) for node in imports for name in node.names}
+        known: dict[str, str] = importlib.import_module("anyformer.public_names").homes(package)
+        return known
 
     def load(name: str) -> Any:
         if name == "__all__":

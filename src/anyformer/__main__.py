@@ -1,14 +1,22 @@
-"""The entry point of `anyformer` and `python -m anyformer`, which also answers a Ctrl-C while the program is loaded."""
+"""The entry point of `anyformer` and `python -m anyformer`, which answers a Ctrl-C while the program is loaded."""
 
-import sys
+import os
+import signal
+from types import FrameType
 
-from anyformer.errors import INTERRUPTED
+INTERRUPTED = 128 + signal.SIGINT
 
-try:
-    from anyformer.cli.main import enter
-except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr)
-    sys.exit(INTERRUPTED)
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Ends the process at once: a module that is being imported may turn KeyboardInterrupt into another error."""
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a command in the background may ignore Ctrl-C
+    signal.signal(signal.SIGINT, _interrupt)
+
+from anyformer.cli.main import enter  # noqa: E402  # takes most of the time that the handler is for
 
 __all__ = ["enter"]
 

@@ -51,3 +51,11 @@ def test_the_package_runs_as_a_module() -> None:
     result = python("-m", "anyformer", "--help")
     assert result.returncode == 0, result.stderr
     assert "cost" in result.stdout
+
+
+def test_the_package_is_imported_before_a_ctrl_c_could_be_missed() -> None:
+    """Its handler is installed after `anyformer` is imported, so this import takes as little as possible."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import anyformer; print(*sys.modules)"
+    result = python("-S", "-c", code)
+    assert result.returncode == 0, result.stderr
+    assert not {"ast", "typing", "pathlib", "dataclasses", "contextlib"} & {*result.stdout.split()}

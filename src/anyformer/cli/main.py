@@ -34,7 +34,7 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 def enter() -> NoReturn:
     """Entry point of the shell command. A second Ctrl-C during shutdown is ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a command in the background may ignore Ctrl-C
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a command in the background may ignore Ctrl-C
         signal.signal(signal.SIGINT, _interrupt)
     try:
         code = main()
