@@ -34,6 +34,7 @@ from anyformer.objectives.objective import Predictor
 from anyformer.reporting.run_files import run_folders
 from anyformer.run import Choice, Run
 from anyformer.study.study_folder import STUDY
+from anyformer.training.recipes.toml_layers import preset_names
 
 T = TypeVar("T")
 Settings = dict[str, dict[str, Any]]
@@ -52,7 +53,13 @@ def open_run(folder: Path) -> Run:
     """Opens a run. If the folder is not a run, the error names existing runs."""
     try:
         return Run.open(folder)
-    except CheckpointError:
+    except CheckpointError as error:
+        if folder.suffix == ".toml" or (folder / RECIPE).is_file():
+            raise error
+        if str(folder) in preset_names():
+            raise CheckpointError(
+                f"{folder}: is a preset, not a run. Train it first: anyformer train {folder}"
+            ) from None
         if (folder / STUDY).is_file():
             runs = sorted(str(run) for run in run_folders(folder) if is_run_of_study(run))
             named = f" Its runs: {', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''}." if runs else ""

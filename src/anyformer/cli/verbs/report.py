@@ -29,6 +29,7 @@ def report(
 
     The page works offline.
     """
+    from anyformer.cli.output.run_options import open_run
     from anyformer.errors import SpecError
     from anyformer.reporting.run_facts import RunFacts
     from anyformer.reporting.run_report import write_report
@@ -43,7 +44,7 @@ def report(
         results = results_of(run)
         sentence, to_dict, write = results.verdict, results.to_dict, partial(write_study_report, results)
     else:
-        facts = RunFacts.of(run)
+        facts = RunFacts.of(open_run(run).folder)
         sentence, to_dict, write = facts.sentence, facts.to_dict, partial(write_report, run)
     try:
         if out is not None:

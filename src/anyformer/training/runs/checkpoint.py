@@ -41,7 +41,7 @@ from anyformer.disk import (
     write,
     write_atomically,
 )
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, SpecError
 from anyformer.ops.devices import shard_like
 from anyformer.training.distributed import ALONE, Files, World, has_shards, local_shard
 from anyformer.training.recipes.recipe import Recipe, load_recipe
@@ -243,13 +243,26 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def refuse_other_folder(folder: Path) -> None:
-    """Raises CheckpointError if a folder is not a run folder."""
-    if is_run(folder):
-        return
-    if (folder / RECIPE).is_file():
-        advice = f"Train it first: anyformer train {quote(str(folder / RECIPE))}"
-        raise CheckpointError(f"{folder}: not a run folder: it holds a recipe, and no run of it. {advice}")
-    raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
+    """Raises CheckpointError if a path is not a run folder; for a recipe, it says how to train it."""
+    if folder.is_file() and folder.suffix == ".toml":
+        if folder.name == RECIPE and is_run(folder.parent):
+            raise CheckpointError(f"{folder}: is the recipe of a run. Name the folder of the run: {folder.parent}")
+        raise CheckpointError(f"{folder}: is a recipe, not a run. Train it first: {_training(folder)}")
+    if not (folder / RECIPE).is_file():
+        raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
+    if not is_run(folder):
+        raise CheckpointError(f"{folder}: holds a recipe that was not trained. {_training(folder / RECIPE)} trains it.")
+
+
+def refuse_nothing_to_resume(folder: Path) -> None:
+    """Raises an error if a folder holds no run that could be resumed."""
+    if not (folder / RECIPE).is_file():
+        raise SpecError(f"{folder}: there is no run to resume. Leave out resume=True (--resume) to start one.")
+    refuse_other_folder(folder)
+
+
+def _training(recipe: Path) -> str:
+    return f"anyformer train {quote(str(recipe))}"
 
 
 def run_recipe(folder: Path) -> Recipe:

@@ -270,8 +270,7 @@ def _resume(request: TrainRequest, watcher: Watcher, world: World) -> Path:
         with world.in_turn():
             document = request.resumed()
             path = request.run_folder or request.path(document)
-            if not is_run(path):
-                raise SpecError(f"{path}: there is no run to resume. Leave out resume=True (--resume) to start one.")
+            checkpoint.refuse_nothing_to_resume(path)
             if world.leads:
                 held.enter_context(locked(path))
             stored = load_recipe(path / RECIPE)
