@@ -115,6 +115,9 @@ def store(path: Path, content: str | bytes) -> Path:
     try:
         fresh.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
         os.replace(fresh, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # the file that the user named
+        raise
     finally:
         fresh.unlink(missing_ok=True)
     return path

@@ -196,7 +196,6 @@ def store_as(file: Path, content: str | bytes, option: str) -> None:
     try:
         store(file, content)
     except OSError as error:
-        error.filename = str(file)
         if isinstance(known := of_os_error(error), ResourceError):
             raise known from None
         raise SpecError(f"{file}: {error.strerror}. Name another place: {option} FILE.") from None

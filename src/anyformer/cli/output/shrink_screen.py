@@ -52,7 +52,9 @@ def quantised_runs(run: Run, weights: Quantisation, out: Path) -> dict[str, Run]
 def averaged_runs(run: Run, words: Sequence[str], out: Path) -> dict[str, Run]:
     """Averages the last checkpoints (a number) or several runs; the runs by the names of their columns."""
     if len(words) == 1 and words[0].isdecimal():
-        return {"before": run, "average": average_checkpoints(run, max(1, int(words[0])), out)}
+        if not int(words[0]):
+            raise SpecError("--average 0: needs at least one checkpoint. Write for example --average 3.")
+        return {"before": run, "average": average_checkpoints(run, int(words[0]), out)}
     others = [run_options.open_run(Path(word)) for word in words]
     return {"before": run, **{other.name: other for other in others}, "average": average_runs(run, others, out)}
 

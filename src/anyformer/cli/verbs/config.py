@@ -48,6 +48,8 @@ def show(
     from anyformer.cli.output.recipes import model_of, resolved
 
     if svg is not None:
+        if svg.suffix != ".svg":
+            raise SpecError(f"--svg {svg}: the file name must end in .svg.")
         from anyformer.drawing.diagram import diagram, picture
         from anyformer.drawing.unrolled import unrolled
 

@@ -1,5 +1,6 @@
 """`anyformer scale`: trains a ladder of sizes, fits scaling laws, and predicts the loss of the largest size."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -48,9 +49,12 @@ def scale(
 
     refuse_mistakes(target, overrides or (), recipe_mistakes)
     from anyformer.cli.output.run_options import note
+    from anyformer.errors import SpecError
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
     from anyformer.study.ladder import planned, scale, too_few
 
+    if rate is not None and not 0 < rate < math.inf:
+        raise SpecError(f"--rate {rate:g}: the FLOP/s of a device are a number above 0, such as 1e12.")
     remark = too_few(rungs, budgets)
     if remark:
         note(screen, remark)
