@@ -130,7 +130,11 @@ def test_the_announcement_says_what_will_be_trained_and_why(notes: str) -> None:
     loaded = on_cpu(notes)
     text = "\n".join(announcement(loaded, {"train": {"documents": 1, "tokens": 2000}}))
     assert "next_token with decoder" in text and "100 steps x 2,048 tokens = 205 k, 102 epochs" in text
-    assert "predicted about" in text and "because   little text on a CPU: " in text
+    assert (
+        "predicted about" in text
+        and "of training memory (weights, gradients" in text
+        and "because   little text on a CPU: " in text
+    )
     assert reasons(set(loaded.origins.values())) == [text.split("because   ")[1]]
 
 

@@ -183,9 +183,10 @@ def _costs(facts: RunFacts) -> Iterator[tuple[str, str, str]]:
         return
     yield "parameters", f"{card.params:,}", f"{stored:,} stored" if stored else ""
     peak = last.get("peak_bytes")
-    yield "memory", human_bytes(card.bytes), f"{human_bytes(peak)} at most" if peak else ""
+    yield "training memory", human_bytes(card.bytes), ""
     yield "of it weights, gradients, moments", human_bytes(card.kept_bytes), ""
     yield "of it activations", human_bytes(card.activation_bytes), ""
+    yield "peak memory (of tensors on a GPU, of the process on a CPU)", "", human_bytes(peak) if peak else ""
     reached = f"{human_flops(facts.flops_per_s)}/s reached" if facts.flops_per_s else ""
     yield "compute of a step", human_flops(card.step_flops), reached
     total = human_flops(card.step_flops * facts.files.steps) if facts.files.steps else ""

@@ -48,7 +48,8 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
         length = f"{counted(budget.steps, 'steps')} x {recipe.train.batch_tokens:,} tokens = {human(tokens)}{epochs}"
         seconds = cost.seconds(budget.steps, device)
     yield f"training  {length}; {recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}"
-    yield f"predicted about {clock(seconds)} and {human_bytes(cost.bytes)} of memory on a {device.upper()}"
+    memory = f"{human_bytes(cost.bytes)} of training memory (weights, gradients, moments, activations)"
+    yield f"predicted about {clock(seconds)} on a {device.upper()}, {memory}"
     for reason in reasons(set(loaded.origins.values())):
         yield f"because   {reason}"
 
@@ -62,7 +63,7 @@ def step_line(step: Step, budget: Budget, valid: float | None) -> str:
     skipped = "" if step.status == "applied" else f"  ({step.status}: not applied)"
     return (
         f"step {step.number:>6}{of}  loss {step.loss:.4f}{validation}  lr {step.lr:.2e}  "
-        f"{human(step.tokens_per_s)} tokens/s  {human_bytes(step.peak_bytes or 0)}  {clock(left)} left{skipped}"
+        f"{human(step.tokens_per_s)} tokens/s  peak {human_bytes(step.peak_bytes or 0)}  {clock(left)} left{skipped}"
     )
 
 
