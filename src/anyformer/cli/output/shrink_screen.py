@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from anyformer.cli.output import run_options
-from anyformer.cli.output.screen import Screen, cache_folder, drawn
+from anyformer.cli.output.screen import Screen, cache_folder, store_as
 from anyformer.drawing.figures import Drawing, form_of
 from anyformer.errors import SpecError
 from anyformer.ops.int8_linear import Activations
@@ -135,7 +135,9 @@ def show_curve(
         screen.show(rich_table(ShrinkTable(columns, rows)))
     if out is not None:
         drawing: Drawing = curve_drawing(points, what)
-        drawn(out, drawing.bytes(form), "--out", replace(screen, json=False))
+        store_as(out, drawing.bytes(form), "--out")
+        if not screen.json:
+            screen.written(out)
 
 
 def _values(scores: Mapping[str, Any]) -> Sequence[str]:

@@ -55,8 +55,7 @@ def scale(
 
     if rate is not None and not 0 < rate < math.inf:
         raise SpecError(f"--rate {rate:g}: the FLOP/s of a device are a number above 0, such as 1e12.")
-    remark = too_few(rungs, budgets)
-    if remark:
+    if remark := too_few(rungs, budgets):
         note(screen, remark)
     words = overrides or []
     if dry_run:
