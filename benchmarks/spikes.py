@@ -3,8 +3,8 @@
 Each spike prints one JSON line. Those that need a GPU say so where there is none.
 """
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -259,4 +259,10 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [spike.__name__ for spike in (*ANYWHERE, *ON_GPU)]
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join(known)}; default: all")
+    chosen = parser.parse_args().names
+    if unknown := set(chosen) - set(known):
+        parser.error(f"no spike is called {', '.join(sorted(unknown))}. Known: {', '.join(known)}.")
+    main(chosen)
