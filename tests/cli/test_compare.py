@@ -162,6 +162,7 @@ def test_stopped_with_its_processes_at_work_it_goes_on_to_the_same_table(busy: P
     name = f"stopped-{number}"
     process = start(busy, text(busy), *LONG, "--out", name)
     while not list(busy.glob(f"{name}/*/seed-1/checkpoints/step-*")):
+        assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(number)
     _, err = process.communicate(timeout=120)

@@ -251,7 +251,8 @@ def refuse_other_folder(folder: Path) -> None:
     if not (folder / RECIPE).is_file():
         raise CheckpointError(f"{folder}: not a run folder: {RECIPE} is missing.")
     if not is_run(folder):
-        raise CheckpointError(f"{folder}: holds a recipe that was not trained. {_training(folder / RECIPE)} trains it.")
+        advice = f"Train it first: {_training(folder / RECIPE)}"
+        raise CheckpointError(f"{folder}: not a run folder: it holds a recipe, and no run of it. {advice}")
 
 
 def refuse_nothing_to_resume(folder: Path) -> None:
