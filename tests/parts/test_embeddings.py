@@ -141,7 +141,7 @@ def test_an_n_gram_is_hashed_within_its_document_and_over_padding() -> None:
     initialise(words, NormalInit(), 0)
     alone = words(torch.tensor([[3, 7]]))
     torch.testing.assert_close(alone[0, 0], words.weight[3])
-    bigram = words.grams[(7 * MULTIPLIER + 3) % PRIME % 97]
+    bigram = words.grams[((7 + 1) * MULTIPLIER + 3 + 1) % PRIME % 97]
     torch.testing.assert_close(alone[0, 1], words.weight[7] + bigram)
     packed = words(torch.tensor([[3, 7]]), Frame(segments=torch.tensor([[0, 1]])))
     torch.testing.assert_close(packed[0, 1], words.weight[7])  # another document
@@ -149,9 +149,26 @@ def test_an_n_gram_is_hashed_within_its_document_and_over_padding() -> None:
     torch.testing.assert_close(words(torch.tensor([[3, 9, 7]]), Frame(valid=valid))[0, 2], alone[0, 1])
 
 
-def test_n_grams_are_for_encoders() -> None:
-    with pytest.raises(SpecError, match="Use it in an encoder"):
-        NGrams().build(Site(dim=DIM, causal=True), VOCAB)
+def test_a_decoder_with_n_grams_learns_followers_of_three_tokens_in_a_few_updates() -> None:
+    """The next token is a random function of the last three, which a token alone does not tell."""
+    generator = torch.Generator().manual_seed(0)
+    follower = torch.randint(0, 8, (8, 8, 8), generator=generator)
+    tokens = torch.randint(0, 8, (16, 64), generator=generator)
+    for t in range(3, 64):
+        tokens[:, t] = follower[tuple(tokens[:, t - 3 : t].T)]
+
+    def loss_of(embedding: EmbeddingSpec) -> float:
+        stack = Stack(blocks={"layer": Block(branches=(Branch(part=MLP()),))}, depth=1)
+        model = Decoder(vocab=8, dim=DIM, embedding=embedding, stack=stack).build(seed=0).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.03)
+        for _ in range(60):
+            loss = F.cross_entropy(model(tokens[:, :-1]).y[:, 2:].flatten(0, 1), tokens[:, 3:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    assert loss_of(NGrams(longest=3, buckets=4096)) < 0.1 < 1.0 < loss_of(Plain())
 
 
 def test_a_word_of_both_texts_of_a_pair_is_marked() -> None:

@@ -24,14 +24,24 @@ class Embedding(Module):
 
     width: int
     """Width of its vectors. Positions, types and the entry norm act at this width, then `lift` projects to dim."""
-    reads_neighbours: bool = False
-    """True: the vector of a token depends on other tokens too, so a decoder that gets them one by one cannot use it."""
+    reads_ahead: bool = False
+    """True: the vector of a token depends on later tokens, so a decoder cannot use it."""
+    remembers: bool = False
+    """True: the vector of a token depends on earlier tokens, so a decoder needs `init_state` and `continued`."""
 
     def forward(self, tokens: Int[Tensor, "b t"], frame: Frame = Frame()) -> Float[Tensor, "b t w"]:
         raise NotImplementedError
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def init_state(self, batch: int) -> State:
+        """The state before any token."""
+        raise NotImplementedError
+
+    def continued(self, tokens: Int[Tensor, "b t"], frame: Frame, state: State) -> tuple[Float[Tensor, "b t w"], State]:
+        """The vectors of tokens that follow those of a state, and the state after them."""
+        raise NotImplementedError
 
     def lift(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b t d"]:
         """Projects from the embedding width to the model width."""

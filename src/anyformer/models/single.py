@@ -6,7 +6,7 @@ tokens -> embedding (+ types) -> positions -> norm -> dropout -> stack -> norm -
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -117,6 +117,13 @@ def stack_modules_of(model: Model) -> "dict[str, SingleModel]":
     return stacks
 
 
+class StateWithWords(NamedTuple):
+    """A decoding state whose embedding has one too."""
+
+    words: State
+    stack: State
+
+
 class SingleModel(Model):
     """One stack with its embedding and head. The embedding may be another model's, on loan."""
 
@@ -128,8 +135,8 @@ class SingleModel(Model):
         self.dropout, self.width = spec.dropout, site.dim
         with at("embedding"):
             words = loan.module if loan else spec.embedding.build(site, spec.vocabulary)
-            if site.causal and words.reads_neighbours:
-                raise SpecError("the encoder's embedding reads neighbouring tokens, so a decoder cannot share it.")
+            if site.causal and words.reads_ahead:
+                raise SpecError("the encoder's embedding reads later tokens, so a decoder cannot share it.")
         self.embedding = None if loan else words
         self.words = Borrowed(words)
         self._build_entry(spec, replace(site, dim=self.words.module.width))
@@ -169,7 +176,11 @@ class SingleModel(Model):
     def forward(
         self, tokens: Tensor, frame: Frame = Frame(), state: State | None = None, *, logits: bool = True
     ) -> Out:
-        out, frame = self._run(self._embed(tokens, frame), frame, state)
+        words, below = (state.words, state.stack) if isinstance(state, StateWithWords) else (None, state)
+        x, words = self._embed(tokens, frame, words)
+        out, frame = self._run(x, frame, below)
+        if words is not None:
+            out = out._replace(state=StateWithWords(words, out.state))
         if self.exit_layers:
             inner = [out.layers[number - 1] for number in self.exit_layers] if self.training else ()
             layers = tuple(self._normed(h, frame) for h in inner)
@@ -186,7 +197,7 @@ class SingleModel(Model):
         return {"": self}
 
     def encode(self, tokens: Tensor, frame: Frame = Frame()) -> Memory:
-        x = self._embed(tokens, frame)
+        x, _ = self._embed(tokens, frame)
         out, after = self._run(x, frame, None)
         # A part that changed the length has left the tokens behind.
         layers = (x, *out.layers[:-1], out.y) if self.stack.keeps_layers and out.layers and out.frame is None else ()
@@ -202,7 +213,9 @@ class SingleModel(Model):
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> State:
         self.position.check_length(max_len)
-        return self.stack.init_state(batch, max_len, memory)
+        state = self.stack.init_state(batch, max_len, memory)
+        words = self.words.module
+        return StateWithWords(words.init_state(batch), state) if words.remembers else state
 
     def _run(self, x: Tensor, frame: Frame, state: State | None) -> tuple[Out, Frame]:
         """Hidden states, and the frame after the last layer."""
@@ -226,14 +239,16 @@ class SingleModel(Model):
         """The rows that leave with these outputs of an inner layer."""
         return exits.confident(self.head(self._normed(h, frame), frame), frame)
 
-    def _embed(self, tokens: Tensor, frame: Frame) -> Tensor:
+    def _embed(self, tokens: Tensor, frame: Frame, state: State | None = None) -> tuple[Tensor, State | None]:
+        """The input of the first layer. `state`: that of the embedding, which is returned as it is after the tokens."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             text = f"must be token ids of the shape [batch, length], got {list(tokens.shape)} of {tokens.dtype}"
             advice = ". Add the batch: tokens[None]." if tokens.dim() == 1 else "."
             raise SpecError(problems=[Problem("tokens", text + advice)])
-        x = self.words.module(tokens, frame)
+        words = self.words.module
+        x, state = (words(tokens, frame), None) if state is None else words.continued(tokens, frame, state)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if frame.types is None else frame.types)
         x = self.position.embed(x, frame.positions_for(x))
         x = x if self.entry_norm is None else self.entry_norm(x, frame)
-        return as_stream(self.words.module.lift(torch.dropout(x, self.dropout, self.training)))
+        return as_stream(words.lift(torch.dropout(x, self.dropout, self.training))), state

@@ -34,7 +34,7 @@ class Matches(EmbeddingSpec, kind="matches"):
 
 
 class MatchesModule(Embedding):
-    reads_neighbours = True
+    reads_ahead = True
 
     def __init__(self, vocab: int, dim: int):
         super().__init__()

@@ -1,21 +1,20 @@
 """A vector for each token and for each n-gram that ends with it: a text as a bag of words and phrases, in order.
 
-x_t = E[w_t] + sum_{n=2..N} G[hash(w_{t-n+1}, .., w_t) mod buckets]          (arXiv 1607.01759, section 2.2)
-Different n-grams may share a row of G. An n-gram never begins before its document does.
+x_t = E[w_t] + sum_{n=2..N} G[hash(w_{t-n+1}, .., w_t) mod buckets]    (arXiv 1607.01759, section 2.2; 2601.07372)
+Different n-grams may share a row of G. An n-gram never begins before its document does. A decoder keeps the last N - 1
+tokens; what counts of n-grams tell is then looked up and need not be computed, so a few updates suffice to learn it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.core import Count, Embedding, EmbeddingSpec, Frame, Range, Site, param
-from anyformer.errors import SpecError
+from anyformer.ops.convolution import ConvolutionRow, Span, back_in_place, laid, left_behind, neighbours
 from anyformer.ops.decode_step import product
-from anyformer.ops.padding import compact, take
 
 PRIME, MULTIPLIER = 2_147_483_647, 1_000_003
 """Of the hash h <- (MULTIPLIER h + token) mod PRIME, which stays below 2^63 for vocabularies of up to a billion."""
@@ -23,11 +22,7 @@ PRIME, MULTIPLIER = 2_147_483_647, 1_000_003
 
 @dataclass(frozen=True, kw_only=True)
 class NGrams(EmbeddingSpec, kind="n_grams"):
-    """A vector for each token plus one for each n-gram that ends with it, from a hashed table; for encoders."""
-
-    limits: ClassVar[Mapping[str, str]] = {
-        "causal": "a decoder generates token by token, and the embedding is not passed the tokens before"
-    }
+    """A vector for each token plus one for each n-gram that ends with it, from a hashed table."""
 
     longest: Annotated[int, Range(low=2, high=16)] = 2
     """Number of tokens of the longest n-gram."""
@@ -39,42 +34,40 @@ class NGrams(EmbeddingSpec, kind="n_grams"):
         return (cls(longest=3, buckets=50),)
 
     def build(self, site: Site, vocab: int) -> "NGramsModule":
-        if site.causal:
-            raise SpecError(
-                "n_grams needs the tokens before, which a decoder that generates token by token does not pass. "
-                "Use it in an encoder."
-            )
         return NGramsModule(self, vocab, site.dim)
 
 
 class NGramsModule(Embedding):
-    reads_neighbours = True
+    remembers = True
 
     def __init__(self, spec: NGrams, vocab: int, dim: int):
         super().__init__()
-        self.width, self.longest = dim, spec.longest
+        self.width, self.span = dim, Span(spec.longest)
         self.weight = param((vocab, dim), "embed")
         self.grams = param((spec.buckets, dim), "embed")
 
-    def forward(self, tokens: Tensor, frame: Frame = Frame()) -> Tensor:
-        x = F.embedding(tokens, self.weight)
-        starts = frame.document_starts(x)
-        document = torch.zeros_like(tokens) if starts is None else starts.cumsum(1)
-        if frame.valid is None:
-            return x + self._grams(tokens, document)
-        order = compact(frame.valid)  # padding goes to the end, where no n-gram of a valid token contains it
-        return x + take(self._grams(take(tokens, order.order), take(document, order.order)), order.back)
+    def init_state(self, batch: int) -> Tensor:
+        """[b p 1]: the last tokens, counted from one; 0: there is none."""
+        return torch.zeros(batch, self.span.before, 1, dtype=torch.long, device=self.weight.device)
 
-    def _grams(self, tokens: Tensor, document: Tensor) -> Tensor:
-        """The sum of the vectors of all n-grams that end at each token."""
-        length, hashed = tokens.shape[1], tokens
+    def forward(self, tokens: Tensor, frame: Frame = Frame()) -> Tensor:
+        return self._vectors(tokens, self._row(tokens, frame))
+
+    def continued(self, tokens: Tensor, frame: Frame, state: Tensor) -> tuple[Tensor, Tensor]:
+        row = self._row(tokens, frame, state)
+        return self._vectors(tokens, row), left_behind(row, state)
+
+    def _row(self, tokens: Tensor, frame: Frame, state: Tensor | None = None) -> ConvolutionRow:
+        return laid(tokens[..., None] + 1, frame, self.span, state)
+
+    def _vectors(self, tokens: Tensor, row: ConvolutionRow) -> Tensor:
+        """The vectors of the tokens, each plus the sum of those of the n-grams that end with it."""
+        hashed, *earlier = reversed([*neighbours(row, self.span)])  # [b t 1] each
         total = self.grams.new_zeros(*tokens.shape, self.width)
-        for back in range(1, self.longest):
-            earlier = F.pad(tokens, (back, 0))[:, :length]
-            same = document == F.pad(document, (back, 0), value=-1)[:, :length]
-            hashed = (hashed * MULTIPLIER + earlier) % PRIME
-            total = total + F.embedding(hashed % len(self.grams), self.grams) * same[..., None]
-        return total
+        for before in earlier:
+            hashed = (hashed * MULTIPLIER + before) % PRIME
+            total = total + F.embedding(hashed[..., 0] % len(self.grams), self.grams) * (before > 0)
+        return F.embedding(tokens, self.weight) + back_in_place(total, row)
 
     def table_scores(self, x: Tensor) -> Tensor:
         return product(x, self.weight)
