@@ -43,6 +43,13 @@ def test_a_text_file_on_a_cpu_gets_a_small_model_of_bytes(notes: str) -> None:
     assert recipe.model.kind == "decoder" and recipe.train.steps == 100
 
 
+def test_more_text_on_a_cpu_gets_vectors_of_n_grams(notes: str) -> None:
+    Path(notes).write_text(TEXT * (300_000 // len(TEXT)), encoding="utf-8")
+    recipe = on_cpu(notes).recipe
+    assert recipe.model.to_dict()["embedding"]["kind"] == "n_grams" and recipe.optimizer.kind == "muon"
+    assert recipe.data is not None and recipe.data.tokenizer.kind == "byte"
+
+
 def test_texts_with_labels_get_words_and_pairs_of_words(reviews: str) -> None:
     recipe = on_cpu(reviews).recipe
     assert recipe.model.to_dict()["embedding"]["kind"] == "n_grams" and recipe.data is not None
@@ -133,7 +140,7 @@ def test_the_announcement_says_what_will_be_trained_and_why(notes: str) -> None:
     assert (
         "predicted about" in text
         and "of training memory (weights, gradients" in text
-        and "because   little text on a CPU: " in text
+        and "because   very little text on a CPU: " in text
     )
     assert reasons(set(loaded.origins.values())) == [text.split("because   ")[1]]
 
