@@ -51,14 +51,14 @@ def refusal(capsys: Capture, *words: str, codes: tuple[int, ...] = (2, 3)) -> st
 def test_a_recipe_that_was_not_trained_is_no_run(verb: str, home: Path, capsys: Capture) -> None:
     more = MORE.get(verb, [])
     assert "Train it first: anyformer train mine.toml" in refusal(capsys, verb, "mine.toml", *more)
-    assert "anyformer train new/recipe.toml trains it" in refusal(capsys, verb, "new", *more)
+    assert "Train it first: anyformer train new/recipe.toml" in refusal(capsys, verb, "new", *more)
     assert "is a preset, not a run. Train it first: anyformer train small" in refusal(capsys, verb, "small", *more)
     assert {file.name for file in home.iterdir()} <= {"mine.toml", "new", "notes.txt", "cache"}
 
 
 def test_a_recipe_that_was_not_trained_cannot_be_resumed(home: Path, capsys: Capture) -> None:
     (home / "new" / "recipe.toml").write_text('[model]\npreset = "small"\n[data.source]\nkind = "python_topics"\n')
-    assert "anyformer train new/recipe.toml trains it" in refusal(capsys, "train", "new", "--resume")
+    assert "Train it first: anyformer train new/recipe.toml" in refusal(capsys, "train", "new", "--resume")
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "report"])

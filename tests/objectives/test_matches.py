@@ -54,7 +54,7 @@ def layer_by_layer(each: Model, tokens: Tensor, valid: Tensor) -> tuple[list[Ten
     """The output of every layer of a decoder, and its attention weights, written out."""
     t, frame = tokens.shape[1], Frame(valid=valid)
     seen = torch.ones(t, t).tril().bool() & valid[:, None, None, :]
-    x, hidden, maps = each._embed(tokens, frame), [], []
+    x, hidden, maps = each._embed(tokens, frame)[0], [], []
     for block in each.stack.calls():
         branch = block.branches[0]
         part = branch.part

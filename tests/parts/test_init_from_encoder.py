@@ -41,9 +41,11 @@ def test_the_first_word_is_all_that_is_added_to_the_encoders_state() -> None:
     y = model(word, Frame(memory=memory), logits=False).y
     (ended,), (layer,) = memory.final, model.decoder.stack.calls()
     cell = layer.branches[0].part.part
-    expected = cell(model.decoder._embed(word, Frame()), Frame(positions=torch.ones(2, 1, dtype=torch.long)), ended).y
+    expected = cell(
+        model.decoder._embed(word, Frame())[0], Frame(positions=torch.ones(2, 1, dtype=torch.long)), ended
+    ).y
     torch.testing.assert_close(y, expected)
-    assert not torch.allclose(y, cell(model.decoder._embed(word, Frame()), Frame()).y)
+    assert not torch.allclose(y, cell(model.decoder._embed(word, Frame())[0], Frame()).y)
 
 
 @pytest.mark.row("CLM-05", clause="what passes through the last encoder state is limited by d")

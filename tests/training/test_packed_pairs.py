@@ -117,6 +117,7 @@ def test_who_cannot_read_them_says_so_beforehand(
 ) -> None:
     size = both["pack"].words.size
     if "teacher" in objective:
+        (tmp_path / "checkpoints").mkdir()
         (tmp_path / "recipe.toml").write_text(tomli_w.dumps(Recipe(model=single("decoder", size)).to_dict()))
         objective = {**objective, "teacher": str(tmp_path)}
     asked, mixing = decode(Objective, objective), {"kind": "linformer", "heads": 2, "rank": 4}

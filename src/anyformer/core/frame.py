@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
@@ -161,7 +161,7 @@ class Frame:
         """Where the documents of packed rows begin, if it was computed."""
         return self.layout if isinstance(self.layout, DocumentBounds) else None
 
-    def positions_for(self, x: Float[Tensor, "b t d"]) -> Int[Tensor, "#b t"]:
+    def positions_for(self, x: Shaped[Tensor, "b t d"]) -> Int[Tensor, "#b t"]:
         """The positions of x's tokens; a single row 0..t-1 if none are set."""
         if self.positions is not None:
             return self.positions
@@ -174,7 +174,7 @@ class Frame:
         prefix = None if self.marks.prefix is None else self.marks.prefix[:, None]
         return Marks(self.positions_for(x), self.segments, self.marks.order, self.marks.stream, prefix, self.types)
 
-    def document_starts(self, x: Float[Tensor, "b t d"], state: Any = None) -> Bool[Tensor, "b t"] | None:
+    def document_starts(self, x: Shaped[Tensor, "b t d"], state: Any = None) -> Bool[Tensor, "b t"] | None:
         """True for tokens before which a recurrence resets its state: valid tokens at position 0, or of another segment
         than the valid token before. None: only the first token of each row."""
         if self.positions is None and state is not None:

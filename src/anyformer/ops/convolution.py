@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from anyformer.core.frame import Frame
@@ -54,7 +54,7 @@ class ConvolutionRow(NamedTuple):
 
 
 def laid(
-    x: Float[Tensor, "b t d"], frame: Frame, span: Span, past: Float[Tensor, "b p d"] | None = None
+    x: Shaped[Tensor, "b t d"], frame: Frame, span: Span, past: Shaped[Tensor, "b p d"] | None = None
 ) -> ConvolutionRow:
     """The row of a call. `past`: the tokens before, as many as the span reaches back."""
     begins, length, order = frame.document_starts(x, past), x.shape[1], None
@@ -69,19 +69,19 @@ def laid(
     return ConvolutionRow(x, length, document, order)
 
 
-def back_in_place(y: Float[Tensor, "b t d"], row: ConvolutionRow) -> Float[Tensor, "b t d"]:
+def back_in_place(y: Shaped[Tensor, "b t d"], row: ConvolutionRow) -> Shaped[Tensor, "b t d"]:
     """Outputs in the original order of the tokens."""
     return y if row.order is None else take(y, row.order.back)
 
 
-def left_behind(row: ConvolutionRow, past: Float[Tensor, "b p d"]) -> Float[Tensor, "b p d"]:
+def left_behind(row: ConvolutionRow, past: Shaped[Tensor, "b p d"]) -> Shaped[Tensor, "b p d"]:
     """The `past` of the next call."""
     known = row.x.shape[1] - row.length
     document = None if row.document is None else row.document[:, known:]
     return last_tokens(past, row.x[:, known:], None if row.order is None else row.order.lengths, document)
 
 
-def neighbours(row: ConvolutionRow, span: Span) -> Iterator[Float[Tensor, "b t d"]]:
+def neighbours(row: ConvolutionRow, span: Span) -> Iterator[Shaped[Tensor, "b t d"]]:
     """For each tap, the token that it covers at every position; zeros if there is none."""
     known = row.x.shape[1] - row.length
     sides = (span.before - known, span.reach - span.before)
@@ -98,7 +98,7 @@ def neighbours(row: ConvolutionRow, span: Span) -> Iterator[Float[Tensor, "b t d
         yield there
 
 
-def windows(row: ConvolutionRow, span: Span) -> Float[Tensor, "b t kd"]:
+def windows(row: ConvolutionRow, span: Span) -> Shaped[Tensor, "b t kd"]:
     """The covered tokens of every position, concatenated from the first tap to the last."""
     return torch.cat([*neighbours(row, span)], dim=-1)
 
@@ -151,11 +151,11 @@ def short_conv(
 
 
 def last_tokens(
-    past: Float[Tensor, "b p d"],
-    x: Float[Tensor, "b t d"],
+    past: Shaped[Tensor, "b p d"],
+    x: Shaped[Tensor, "b t d"],
     count: Int[Tensor, " b"] | None = None,
     document: Int[Tensor, "b t"] | None = None,
-) -> Float[Tensor, "b p d"]:
+) -> Shaped[Tensor, "b p d"]:
     """The `past` of the next call. `count`: number of valid tokens of each row; None: all. `document`: how many
     documents began in x up to each token; what lies before the last one is set to zero."""
     if document is not None:

@@ -148,7 +148,7 @@ def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
     for name, what in (("study.toml", "a study"), (RECIPE, "a run" if is_run(folder) else "a recipe")):
         if (folder / name).is_file():
             recipe = shlex.quote(str(folder / name))
-            raise DataError(f"{path}: is the folder of {what}, not of data. Its recipe is {recipe}")
+            raise DataError(f"{path}: is the folder of {what}, not of data. Name its recipe instead: {recipe}")
     if run := next((recipe.parent for recipe in folder.glob(f"*/{RECIPE}") if is_run(recipe.parent)), None):
         raise DataError(f"{path}: is a folder of runs, such as {run}, not of data. All of them: anyformer runs")
     files = files_in(folder, "*")
