@@ -35,7 +35,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def run(home: Path) -> Path:
-    assert main(["train", str(home / "pairs.jsonl"), "data.test=0.15", "--out", str(home / "run"), "-q"]) == 0
+    less = ("data.test=0.15", "train.batch_tokens=512", "train.steps=100", "evaluate.every=25")  # to be fast
+    assert main(["train", str(home / "pairs.jsonl"), *less, "--out", str(home / "run"), "-q"]) == 0
     return home / "run"
 
 

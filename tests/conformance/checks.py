@@ -182,7 +182,7 @@ def packed_documents_equal_documents_alone(subject: Subject) -> None:
     near(packed, torch.cat(alone, dim=1))
 
 
-@check(limit="state", causal_only=True, shallow=True)
+@check(limit="state", causal_only=True, costly=True, shallow=True)
 def a_state_forgets_the_document_before(subject: Subject) -> None:
     """A second document begins in the rows of a first one, and continues in calls that are shorter than a kernel."""
     tokens = subject.tokens()
