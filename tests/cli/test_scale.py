@@ -33,7 +33,14 @@ def test_too_few_sizes_for_a_prediction_are_named_before_they_are_trained(capsys
 
 
 @pytest.mark.parametrize(
-    ("rungs", "budgets", "enough"), [(5, 1, True), (4, 1, False), (4, 2, False), (4, 3, True), (3, 3, False)]
+    ("rungs", "budgets", "enough"),
+    [
+        (5, 1, True),
+        (4, 1, False),
+        (4, 2, False),
+        pytest.param(4, 3, True, marks=pytest.mark.slow),  # half a minute: nine points determine no law well
+        (3, 3, False),
+    ],
 )
 def test_several_training_lengths_allow_a_smaller_ladder(rungs: int, budgets: int, enough: bool) -> None:
     """Agrees with the laws that can be fitted to as many points."""
