@@ -56,6 +56,10 @@ def test_a_recipe_that_was_not_trained_is_no_run(verb: str, home: Path, capsys: 
     assert {file.name for file in home.iterdir()} <= {"mine.toml", "new", "notes.txt", "cache"}
 
 
+def test_a_recipe_that_does_not_exist_is_no_run(home: Path, capsys: Capture) -> None:
+    assert "missing.toml: there is no such run" in refusal(capsys, "generate", "missing.toml", "x")
+
+
 def test_a_recipe_that_was_not_trained_cannot_be_resumed(home: Path, capsys: Capture) -> None:
     (home / "new" / "recipe.toml").write_text('[model]\npreset = "small"\n[data.source]\nkind = "python_topics"\n')
     assert "Train it first: anyformer train new/recipe.toml" in refusal(capsys, "train", "new", "--resume")

@@ -54,7 +54,7 @@ def open_run(folder: Path) -> Run:
     try:
         return Run.open(folder)
     except CheckpointError as error:
-        if folder.suffix == ".toml" or (folder / RECIPE).is_file():
+        if (folder.suffix == ".toml" and folder.exists()) or (folder / RECIPE).is_file():
             raise error
         if str(folder) in preset_names():
             raise CheckpointError(
