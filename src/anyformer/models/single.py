@@ -118,7 +118,7 @@ def stack_modules_of(model: Model) -> "dict[str, SingleModel]":
 
 
 class StateWithWords(NamedTuple):
-    """A decoding state whose embedding has one too."""
+    """The decoding state of a model whose embedding has a state of its own."""
 
     words: State
     stack: State
@@ -240,7 +240,7 @@ class SingleModel(Model):
         return exits.confident(self.head(self._normed(h, frame), frame), frame)
 
     def _embed(self, tokens: Tensor, frame: Frame, state: State | None = None) -> tuple[Tensor, State | None]:
-        """The input of the first layer. `state`: that of the embedding, which is returned as it is after the tokens."""
+        """The input of the first layer, and the state of the embedding after these tokens; `state`: the one before."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             text = f"must be token ids of the shape [batch, length], got {list(tokens.shape)} of {tokens.dtype}"
             advice = ". Add the batch: tokens[None]." if tokens.dim() == 1 else "."
