@@ -67,6 +67,8 @@ def check_a_study_is_rehearsed_from_its_folder_and_from_a_pack(capsys: Capture) 
     for target in ("found", "found.tgz"):
         assert main(["compare", target, "--dry-run"]) == 0
         assert "would train 2 arms x 3 seeds" in capsys.readouterr().out
+    assert main(["report", "found.tgz"]) == 0
+    assert "written: runs/found/report.html" in capsys.readouterr().out
     for folder, what in (("found/lstm/seed-0", "a run"), ("found", "a study")):
         assert main(["data", folder]) == 3
         complaint = capsys.readouterr().err

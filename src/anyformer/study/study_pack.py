@@ -5,9 +5,12 @@ run that is not finished needs its checkpoint, so it is left out and trained ane
 tokenizer, is stored once: its copies are hard links.
 """
 
+import gzip
 import hashlib
+import io
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -77,7 +80,8 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
     """Unpacks a study into a folder (default: under `runs`, by its own name), and returns the folder. Runs and trials
     that are there already stay as they are."""
     try:
-        with tarfile.open(file) as archive:
+        content = gzip.decompress(file.read_bytes())  # hard links read back and forth, which is slow in compressed data
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             members = [member for member in archive.getmembers() if member.isfile() or member.islnk()]
             studies = [Path(member.name).parent for member in members if Path(member.name).name == STUDY]
             name = str(min(studies, key=lambda path: len(path.parts)))  # a study at several budgets has others inside
@@ -93,9 +97,9 @@ def unpack(file: Path, out: Path | None, runs: Path) -> Path:
                 place = folder / Path(member.name).relative_to(name)
                 if place.exists() or any(parent in present for parent in place.parents):
                     continue
-                content = archive.getmember(member.linkname) if member.islnk() else member
-                file_of_study = content.replace(name=str(Path(member.name).relative_to(name)))
+                stored = archive.getmember(member.linkname) if member.islnk() else member
+                file_of_study = stored.replace(name=str(Path(member.name).relative_to(name)))
                 archive.extract(file_of_study, folder, filter="data")  # refuses paths that lead outside
-    except (tarfile.TarError, OSError, EOFError, ValueError, KeyError) as error:
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"{file}: cannot be read as a packed study ({error}). Pack it again: --pack FILE.") from None
     return folder

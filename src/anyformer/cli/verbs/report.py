@@ -14,10 +14,11 @@ from anyformer.cli.output.screen import Screen, verb
     "anyformer report runs/small",
     "anyformer report runs/small --out notes/small.md",
     "anyformer report runs/small --json",
+    "anyformer report study.tar.gz",
     panel="Look inside",
 )
 def report(
-    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run or a study, finished or not.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run or a study, finished or not, or a pack.")],
     out: Annotated[
         Path | None,
         Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
@@ -36,10 +37,14 @@ def report(
     from anyformer.reporting.study_report import write_study_report
     from anyformer.study.budget_curves import results_of
     from anyformer.study.study_folder import STUDY
+    from anyformer.study.study_pack import is_pack, unpack
+    from anyformer.training.runs.session import RUNS
 
     if out is not None and out.suffix not in (".html", ".htm", ".md"):
         raise SpecError(f"--out {out}: the file name must end in .html or .md.")
     write: Callable[[Path | None], Path]
+    if is_pack(run):
+        run = unpack(run, None, RUNS)
     if (run / STUDY).is_file():
         results = results_of(run)
         sentence, to_dict, write = results.verdict, results.to_dict, partial(write_study_report, results)
