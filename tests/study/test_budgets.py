@@ -1,5 +1,6 @@
 """A study at several budgets: a study for each, and where the curves of two arms cross."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,12 @@ def test_every_budget_is_a_study_with_a_schedule_of_its_own(tmp_path: Path) -> N
     page, text = study_html(results), study_markdown(results)
     assert "Loss by budget" in page and "<th>2 steps</th>" in page and "## Several budgets" in text
     assert write_study_report(results) == tmp_path / "study" / "report.html"
+    assert "- After 2 steps: A look, not a verdict" in text
+    for arm in ("transformer", "lstm"):
+        shutil.rmtree(tmp_path / "study" / "steps-4" / arm)
+    begun = results_of(tmp_path / "study")
+    assert begun.verdict.startswith("After 2 steps: A look, not a verdict") and "cross" not in begun.verdict
+    assert "2 of 4 runs not finished" in begun.verdict and begun.to_dict()["budgets"]["steps"] == [2]
 
 
 @pytest.mark.slow  # that of one budget is in the fast suite: test_a_best_rate_at_the_edge...

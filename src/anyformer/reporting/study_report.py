@@ -98,6 +98,7 @@ def _content(results: Results) -> dict[str, Any]:
         "again": f"{program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
         "more": f"{program()} {results.next_words}",
         "budgets": [] if results.curves is None else results.curves.rows(),
+        "smaller": [] if results.curves is None else results.curves.smaller_verdicts,
         "study": (results.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,
     }
@@ -144,8 +145,18 @@ def _registered(results: Results) -> Iterator[str]:
     if registration is None:
         return
     yield f"Registered on {registration.at:%d %B %Y at %H:%M} UTC, before the first run: all settings in study.toml."
-    for key, (before, now) in registration.changed(StudyFolder(results.path).document).items():
-        yield f"Changed later: {key}, from {before} to {now}."
+    now, arms = StudyFolder(results.path).document, {arm.name for arm in results.arms}
+    controls, present = (study["study"].get("controls", {}) for study in (registration.study, now))
+    yield from (f"Removed later: control {name}." for name in controls if name not in present)
+    yield from (f"Added later: control {name}." for name in present if name not in controls)
+    for key, (old, new) in registration.changed(now).items():
+        table, _, rest = key.partition(".")
+        if key.startswith("study.controls."):
+            listed = rest.split(".")[1] in controls.keys() & present.keys()
+        else:
+            listed = table != "arms" or rest.split(".")[0] in arms  # arms of controls follow from the controls
+        if listed:
+            yield f"Changed later: {key}, from {old} to {new}."
 
 
 def _sizing(result: ArmResult) -> dict[str, Any]:

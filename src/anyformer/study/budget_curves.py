@@ -5,13 +5,16 @@ planned for this length, not the middle of a longer one, whose learning rate wou
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+from anyformer.core.readable_numbers import counted
 from anyformer.errors import CheckpointError
+from anyformer.statistics.comparison import verdict
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import differences, t_interval
 from anyformer.study.study_folder import PLAN, STUDY, StudyFolder
@@ -46,15 +49,35 @@ class BudgetCurves:
 
     folder: Path
     results: tuple[Results, ...]
+    """Results at the budgets with finished runs, from the smallest to the largest."""
+    unfinished: int = 0
+    """Number of runs at all budgets that have not begun or were interrupted."""
+    total: int = 0
+    """Number of runs at all budgets."""
 
     @classmethod
     def open(cls, folder: Path) -> "BudgetCurves":
-        """The study at all budgets that have begun."""
+        """The study at all budgets that have finished runs."""
         budgets = StudyFolder.open(folder).spec.budgets
         paths = [path for path in (budget_folder(folder, steps) for steps in budgets) if (path / STUDY).is_file()]
         if not paths:
             raise CheckpointError(f"{folder}: no budget has begun yet. Go on with: anyformer compare {folder}")
-        return cls(folder, tuple(Results(StudyFolder.open(path)) for path in paths))
+        return cls.of(folder, [Results(StudyFolder.open(path)) for path in paths])
+
+    @classmethod
+    def of(cls, folder: Path, results: Sequence[Results]) -> "BudgetCurves":
+        """The budgets with finished runs; the largest one if no run has finished at any. `results`: of all budgets that
+        have begun."""
+        finished = [result for result in results if result.finished]
+        runs = len(results[0].arms) * results[0].spec.seeds
+        budgets = len(StudyFolder(folder).spec.budgets)
+        unfinished = sum(result.unfinished for result in results) + runs * (budgets - len(results))
+        return cls(folder, tuple(finished or results[-1:]), unfinished, runs * budgets)
+
+    @property
+    def controls_folder(self) -> StudyFolder:
+        """The study at the largest budget, which the controls belong to."""
+        return StudyFolder(budget_folder(self.folder, StudyFolder(self.folder).spec.budgets[-1]))
 
     @property
     def steps(self) -> list[int]:
@@ -76,7 +99,9 @@ class BudgetCurves:
 
     @property
     def sentences(self) -> list[str]:
-        """Where curves cross, or that none do."""
+        """Where curves cross, or that none do; empty for a single budget."""
+        if len(self.steps) < 2:
+            return []
         steps = f"{self.steps[0]:,} and {self.steps[-1]:,} steps"
         return [crossing.sentence for crossing in self.crossings] or [f"No curves cross between {steps}."]
 
@@ -95,6 +120,12 @@ class BudgetCurves:
             "crossings": [{**vars(crossing), "sentence": crossing.sentence} for crossing in self.crossings],
             "verdicts": [result.verdict for result in self.results],
         }
+
+    @property
+    def smaller_verdicts(self) -> list[str]:
+        """The verdict at every budget but the largest."""
+        named = zip(self.steps[:-1], self.results, strict=False)
+        return [f"After {counted(steps, 'steps')}: {verdict(result.comparison, '')}" for steps, result in named]
 
     def _values(self, result: Results, arm: str) -> list[float]:
         return [float(getattr(run, result.metric)) for run in result.runs[arm]]
@@ -130,13 +161,13 @@ def has_budgets(folder: Path) -> bool:
 
 
 def results_of(folder: Path) -> Results:
-    """The results of a study folder; at several budgets, those of the largest one with the curves of all."""
+    """The results of a study folder; at several budgets, those of the largest one that has any, with all curves."""
     if not has_budgets(folder):
         return Results(StudyFolder.open(folder))
     return at_largest(BudgetCurves.open(folder))
 
 
 def at_largest(curves: BudgetCurves) -> Results:
-    """The results at the largest budget, with the curves of all budgets."""
+    """The results at the largest budget with finished runs, with the curves of all budgets."""
     largest = curves.results[-1]
     return Results(largest.folder, largest.outcomes, curves)

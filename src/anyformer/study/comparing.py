@@ -106,7 +106,7 @@ def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Sess
     results = []
     for steps, place, one in zip(budgets, places, each, strict=True):
         results.append(session.results(place, one if steps == budgets[-1] else one.without_controls()))
-    return at_largest(BudgetCurves(path, tuple(results)))
+    return at_largest(BudgetCurves.of(path, results))
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,14 @@ class Results:
     @property
     def unfinished(self) -> int:
         """Number of runs that have not begun or were interrupted; a failed run is not repeated."""
+        if self.curves is not None:
+            return self.curves.unfinished
         return sum(run.state not in ("complete", "failed") for runs in self.runs.values() for run in runs)
+
+    @property
+    def finished(self) -> bool:
+        """True if any run has finished."""
+        return any(run.state == "complete" for runs in self.runs.values() for run in runs)
 
     @property
     def next_words(self) -> str:
@@ -122,12 +129,15 @@ class Results:
 
     @cached_property
     def controls(self) -> list[ControlOutcome]:
-        """The outcomes of the controls that have begun."""
-        folders = {name: self.folder.control(name) for name in self.spec.controls}
+        """The outcomes of the controls that have pairs of finished runs, or whose runs have all ended."""
+        folder = self.folder if self.curves is None else self.curves.controls_folder
+        folders = {name: folder.control(name) for name in folder.spec.controls}
         begun = {name: Results(StudyFolder(path)) for name, path in folders.items() if (path / STUDY).is_file()}
+        measured = {name: (one.comparison.differences[0], one.unfinished) for name, one in begun.items()}
         return [
-            ControlOutcome(name, self.spec.controls[name], results.comparison.differences[0])
-            for name, results in begun.items()
+            ControlOutcome(name, folder.spec.controls[name], outcome)
+            for name, (outcome, unfinished) in measured.items()
+            if outcome.pairs or not unfinished
         ]
 
     @property
@@ -143,7 +153,7 @@ class Results:
     def cautions(self) -> list[str]:
         """What to know about the verdict: open and failed runs, its data, unequal costs, and rates at an edge."""
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
-        total = sum(map(len, self.runs.values()))
+        total = sum(map(len, self.runs.values())) if self.curves is None else self.curves.total
         go_on = f"{self.unfinished} of {counted(total, 'runs')} not finished: run `anyformer {self.next_words}`."
         return [
             *([go_on] if self.unfinished else []),
