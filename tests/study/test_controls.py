@@ -1,5 +1,6 @@
 """Controls: comparisons with a known outcome are trained first, shown first, and doubted if they fail."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,6 +103,31 @@ def test_controls_are_trained_first_and_shown_first(tmp_path: Path) -> None:
     again = results_of(tmp_path / "study")
     assert again.to_dict() == results.to_dict() and again.to_dict()["controls"][0]["name"] == "known"
     assert tiny(tmp_path, *words).to_dict() == results.to_dict(), "the same command reads the finished study"
+
+
+def test_a_control_is_added_and_changed_under_another_name(tmp_path: Path) -> None:
+    old = "study.controls.old={alike=['lstm', 'other'], within=9.0}"
+    new = "study.controls.new={alike=['third', 'lstm'], within=9.0}"
+    other, third = "arms.other.model.dropout=0.1", "arms.third.model.dropout=0.2"
+    tiny(tmp_path, "study.seeds=1", "train.steps=1", old, other)
+    results = tiny(tmp_path, "study.seeds=1", "train.steps=1", new, third)
+    assert [one.name for one in results.controls] == ["new"]
+    page = study_markdown(results)
+    assert "- Removed later: control old." in page and "- Added later: control new." in page
+    assert "Changed later" not in page
+    for run in results.folder.control("new").glob("*/seed-*"):
+        shutil.rmtree(run)
+    assert "Control" not in results_of(results.path).verdict, "a control that has not been trained has not failed"
+    with pytest.raises(SpecError, match="a study is resumed with its own settings"):
+        tiny(tmp_path, "study.seeds=1", "train.steps=1", new.replace("third", "transformer"), "data.seed=7")
+
+
+def test_a_control_may_have_another_tuning_but_no_other_jobs(tmp_path: Path) -> None:
+    control = "study.controls.known={better='lstm', than='transformer', changes=['CHANGE']}"
+    study = read_study("small", [control.replace("CHANGE", "study.tuning.trials=0"), "study.tuning.trials=3"])
+    assert study.spec.tuning.trials == 3 and study.controls["known"].spec.tuning.trials == 0
+    with pytest.raises(SpecError, match=r"'study.jobs=2' cannot differ for a control. Of \[study\] only study.tuning"):
+        read_study("small", [control.replace("CHANGE", "study.jobs=2")])
 
 
 def test_controls_with_data_of_their_own_are_trained_together(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from anyformer.statistics.comparison import Difference
 from anyformer.statistics.intervals import LEVEL, difference_text
 
 
+TUNING = "study.tuning."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Control(Spec):
     """Two arms of which one is known to be better, or which are known to be alike."""
@@ -29,7 +32,8 @@ class Control(Spec):
     within: Positive = 0.02
     """Largest difference between the losses of arms that are alike."""
     changes: tuple[str, ...] = ()
-    """Changes of the recipe for both arms, written as on the command line: "data.source.kind=associative_recall"."""
+    """Changes of the recipe for both arms, or of study.tuning, written as on the command line:
+    "data.source.kind=associative_recall"."""
 
     def check(self) -> None:
         directed, tied = bool(self.better and self.than), len(self.alike) == 2
@@ -37,11 +41,24 @@ class Control(Spec):
             raise SpecError('name two arms: better = "a" and than = "b", or alike = ["a", "b"].')
         if len({*self.pair}) == 1:
             raise SpecError(f"{self.pair[0]!r} is compared with itself. Name two arms.")
+        for change in self.study_changes:
+            if not change.startswith(TUNING):
+                raise SpecError(f"changes: {change!r} cannot differ for a control. Of [study] only {TUNING}... can.")
 
     @property
     def pair(self) -> tuple[str, str]:
         """The two arms, the one that the other is compared with first."""
         return (self.than, self.better) if self.better else (self.alike[0], self.alike[1])
+
+    @property
+    def study_changes(self) -> list[str]:
+        """The changes of the settings of the study."""
+        return [change for change in self.changes if change.startswith("study.")]
+
+    @property
+    def recipe_changes(self) -> list[str]:
+        """The changes of the recipe."""
+        return [change for change in self.changes if not change.startswith("study.")]
 
     @property
     def expected(self) -> str:

@@ -181,9 +181,11 @@ def read_study(
     alone = replace(spec, controls={}, budgets=())
     controls = dict[str, Study]()
     for name, control in spec.controls.items():
-        changed = overridden(base, control.changes)
+        changed = overridden(base, control.recipe_changes)
         pair = {arm: _arm(arm, models, tables, changed) for arm in control.pair}
-        controls[name] = Study(name, replace(alone, arms=control.pair), changed, pair, downstream={})
+        settings = TomlLayers.of({"study": replace(alone, arms=control.pair).to_dict()}, DEFAULT)
+        theirs = decode(StudySpec, overridden(settings, control.study_changes).data["study"], "study")
+        controls[name] = Study(name, theirs, changed, pair, downstream={})
     for name, table in tasks.items():
         _check_name(name)
         if not isinstance(table.get(METRIC), str):

@@ -30,8 +30,9 @@ MOST_NAMED = 5
 """Settings that are named if a study is continued with others."""
 FREE_TO_CHANGE = (
     "name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets", "study.tuning.extra",
+    "study.controls",
 )  # fmt: skip
-"""Keys that do not change existing runs: they may differ when a study is resumed."""
+"""Keys that do not change existing runs: they may differ when a study is resumed. A control has a study of its own."""
 PATHS = ("path", "target_path", "init_from", "teacher")
 """Keys of a recipe whose values are paths."""
 State = Literal["complete", "failed", "begun", "missing"]
@@ -170,7 +171,11 @@ class StudyFolder(OpenedFolder):
     def refuse_another(self, study: Study) -> None:
         """Raises SpecError if the study differs from the one in this folder."""
         changed = changed_leaves(self.document, study.to_dict())
-        wrong = {key: pair for key, pair in changed.items() if not key.startswith(FREE_TO_CHANGE)}
+        wrong = {
+            key: pair
+            for key, pair in changed.items()
+            if not key.startswith(FREE_TO_CHANGE) and (not key.startswith("arms.") or key.split(".")[1] in study.arms)
+        }
         if wrong:
             first = list(wrong.items())[:MOST_NAMED]
             listed = [Problem(key, f"{before!r} in {self.path}, {now!r} now.") for key, (before, now) in first]
