@@ -13,7 +13,6 @@ from anyformer.errors import SpecError
 from anyformer.statistics.comparison import Difference
 from anyformer.statistics.intervals import LEVEL, difference_text
 
-
 TUNING = "study.tuning."
 
 
