@@ -142,7 +142,9 @@ def test_the_announcement_says_what_will_be_trained_and_why(notes: str) -> None:
         and "of training memory (weights, gradients" in text
         and "because   little text on a CPU: " in text
     )
-    assert reasons(set(loaded.origins.values())) == [text.split("because   ")[1]]
+    assert reasons(loaded.origins) == [text.split("because   ")[1]]
+    (reason,) = reasons(on_cpu(notes, "model.preset=small").origins)
+    assert reason.startswith("little text on a CPU: tokens, batch and budget") and "Muon" not in reason
 
 
 def test_amounts_above_the_limit_take_the_rule_for_much_text(notes: str) -> None:

@@ -50,7 +50,7 @@ def announcement(loaded: Loaded, splits: Mapping[str, Mapping[str, int]] | None 
     yield f"training  {length}; {recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}"
     memory = f"{human_bytes(cost.bytes)} of training memory (weights, gradients, moments, activations)"
     yield f"predicted about {clock(seconds)} on a {device.upper()}, {memory}"
-    for reason in reasons(set(loaded.origins.values())):
+    for reason in reasons(loaded.origins):
         yield f"because   {reason}"
 
 

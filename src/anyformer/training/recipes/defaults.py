@@ -5,7 +5,7 @@ kind of device alone, never on a timing, so the same command gives the same reci
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -73,10 +73,16 @@ class Rule:
         return {"train": {"steps": steps}, "evaluate": {"every": every}, "checkpoint": {"every": max(every, 100)}}
 
 
-def reasons(origins: Collection[str]) -> list[str]:
-    """The reasons of the rules that values come from: "little text on a CPU: ..."."""
-    reasons = [f"{rule.title}: {rule.why}" for rule in RULES if f"{DERIVED}{rule.title}" in origins]
-    tuned = f"{DERIVED}{FINE_TUNING}" in origins
+def reasons(origins: Mapping[str, str]) -> list[str]:
+    """The reasons of the rules that values come from: "little text on a CPU: ...". `origins`: dotted key -> origin."""
+    reasons = []
+    for rule in RULES:
+        keys = [key for key, origin in origins.items() if origin == f"{DERIVED}{rule.title}"]
+        if any(key.startswith("model.") for key in keys):
+            reasons.append(f"{rule.title}: {rule.why}")
+        elif keys:
+            reasons.append(f"{rule.title}: tokens, batch and budget; the model was named, so its rates are not derived")
+    tuned = f"{DERIVED}{FINE_TUNING}" in origins.values()
     return [*reasons, f"{FINE_TUNING}: a low rate and few passes keep what the weights know"] if tuned else reasons
 
 
