@@ -101,6 +101,8 @@ def test_runs_of_an_arm_that_fail_for_one_reason_share_a_line(home: Path, capsys
     progress, _, summary = capsys.readouterr().out.partition("difference (95 %)")
     assert progress.count("not finite") == 1 and "wild seed 1: failed for the same reason" in progress
     assert summary.count("not finite") == 1 and "found/wild/seed-0 and 1 more of this arm: failed: " in summary
+    page = Path("found/report.md").read_text()
+    assert page.count("not finite") == 1 and "- wild seeds 0, 1: failed " in page
 
 
 @pytest.mark.parametrize(

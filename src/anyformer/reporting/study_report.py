@@ -178,10 +178,11 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
 
 
 def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
-    """Name, state and error of each run that failed."""
+    """Names, state and error of the runs that failed; one line for all runs of an arm that failed alike."""
     for arm in results.arms:
-        begun = [run for run in arm.failed if run.state != "missing"]
-        yield from ((f"{arm.name} seed {run.seed}", run.state, run.why) for run in begun)
+        for runs in (runs for runs in arm.alike if runs[0].state != "missing"):
+            seeds = ", ".join(str(run.seed) for run in runs)
+            yield f"{arm.name} seed{'s' * (len(runs) > 1)} {seeds}", runs[0].state, runs[0].why
         for task, runs in arm.later.items():
             broken = [(seed, one) for seed, one in enumerate(runs) if one.state == "failed"]
             yield from ((f"{arm.name} seed {seed}, {task}", one.state, one.why) for seed, one in broken)

@@ -96,6 +96,14 @@ class ArmResult:
         return tuple(run for run in self.runs if run.state != "complete")
 
     @property
+    def alike(self) -> list[list[RunResult]]:
+        """The runs without a result, those of the same state and reason together."""
+        groups: dict[tuple[str, str], list[RunResult]] = {}
+        for run in self.failed:
+            groups.setdefault((run.state, run.kind_of_failure), []).append(run)
+        return list(groups.values())
+
+    @property
     def first(self) -> Path | None:
         """The first finished run that has a checkpoint; a run from a pack has none."""
         finished = (run.folder for run in self.runs if run.state == "complete")

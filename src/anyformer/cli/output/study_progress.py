@@ -17,7 +17,6 @@ from anyformer.core.readable_numbers import clock, counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.reporting.study_report import write_study_report
-from anyformer.study.arm_results import RunResult
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import Study, read_study
 from anyformer.study.study_cost import Pace, announcement, price_of, total
@@ -122,10 +121,7 @@ class StudyProgress(Listener):
 def _failures(results: Results) -> Iterator[str]:
     """A line for all runs of an arm that were lost for the same reason."""
     for arm in results.arms:
-        runs: dict[tuple[str, str], list[RunResult]] = {}
-        for run in arm.failed:
-            runs.setdefault((run.state, run.kind_of_failure), []).append(run)
-        for first, *others in runs.values():
+        for first, *others in arm.alike:
             more = f" and {len(others)} more of this arm" if others else ""
             yield f"{first.folder}{more}: {first.state}{': ' * bool(first.why)}{visible(first.why)}"
 
