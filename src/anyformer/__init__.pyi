@@ -40,6 +40,7 @@ from anyformer.data.checks.labels import Labels as Labels
 from anyformer.data.checks.language import Language as Language
 from anyformer.data.checks.lengths import Lengths as Lengths
 from anyformer.data.checks.little import Little as Little
+from anyformer.data.checks.no_label import NoLabel as NoLabel
 from anyformer.data.checks.overlap import Overlap as Overlap
 from anyformer.data.checks.spellings import Spellings as Spellings
 from anyformer.data.checks.unknown import Unknown as Unknown
@@ -519,6 +520,7 @@ __all__ = [
     "NearestSource",
     "NeuronRemoval",
     "NextToken",
+    "NoLabel",
     "NoNorm",
     "NoPosition",
     "Noam",

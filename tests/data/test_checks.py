@@ -23,6 +23,7 @@ from anyformer.data.checks.labels import Labels
 from anyformer.data.checks.language import Language
 from anyformer.data.checks.lengths import Lengths
 from anyformer.data.checks.little import Little
+from anyformer.data.checks.no_label import NoLabel
 from anyformer.data.checks.overlap import Overlap
 from anyformer.data.checks.spellings import Spellings
 from anyformer.data.checks.unknown import Unknown
@@ -160,6 +161,23 @@ def test_labels_that_validation_or_test_have_no_example_of_are_named_with_what_t
     source = JSONLines(path=str(tmp_path / "rows.jsonl"), text="text", label="label")
     prepared = prepare(DataSpec(source=source, tokenizer=Byte(), valid=0.02), tmp_path / "prepared", workers=0)
     assert "no validation text is labelled" in " ".join(prepared.manifest.facts["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (["entailment", "neutral", "contradiction", "-"], "'-' (150)"),
+        (["spam", "ham", "N/A", "spam"], "'N/A' (150)"),
+        (["0", "1", "2", "-1"], "'-1' (150)"),
+        (["-1", "0", "1", "0"], ""),  # a scale
+        (["none", "hello", "bye", "unknown"], ""),  # classes of intents
+        (["-", "-", "-", "-"], ""),
+    ],
+)
+def test_a_label_that_means_that_there_is_none_is_named(labels: list[str], named: str) -> None:
+    records = [replace(record, label=labels[n % 4]) for n, record in enumerate(TEXTS)]
+    assert [named in one.text for one in findings(NoLabel(), records)] == [True] * bool(named)
+    assert not findings(NoLabel(), records, Facts(contents=Contents(numbers=True)))
 
 
 def test_classes_in_several_spellings_are_named() -> None:
