@@ -1,8 +1,41 @@
-"""Child processes that end when their parent does, also when it was killed and could not stop them."""
+"""Child processes: they end with their parent, and do not run the user's script again where that can be avoided.
 
+A spawned process imports the script of its parent, `__main__`, so that a call in it that is not under
+`if __name__ == "__main__":` would run once more in every process.
+"""
+
+import multiprocessing
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from anyformer.errors import SpecError
+
+GUARD = 'if __name__ == "__main__":'
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Processes that are started inside do not import the user's script."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def refuse_second_run(call: str) -> None:
+    """Raises SpecError in a child process that is importing the user's script."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself tells
+        raise SpecError(
+            f"{call} was called in a worker process, which imports your script for the kinds that it defines. "
+            f"Put the call under {GUARD}"
+        )
 
 
 def end_with(parent: int) -> None:

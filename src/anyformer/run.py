@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anyformer.child_process import refuse_second_run
 from anyformer.core import Model, ModelSpec, decode
 from anyformer.core.fields import shown
 from anyformer.data.batching.packings.packing import PackingSpec
@@ -363,7 +364,7 @@ def train(
 
     Under torchrun all processes share the work; rank 0 writes the folder and notifies the watcher.
     """
-
+    refuse_second_run("train")
     watcher = PrintedProgress() if watcher is None else watcher
 
     def finish(folder: Path) -> None:

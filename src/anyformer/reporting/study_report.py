@@ -180,9 +180,9 @@ def _sizing(result: ArmResult) -> dict[str, Any]:
 def _failed(results: Results) -> Iterator[tuple[str, str, str]]:
     """Names, state and error of the runs that failed; one line for all runs of an arm that failed alike."""
     for arm in results.arms:
-        for runs in (runs for runs in arm.alike if runs[0].state != "missing"):
-            seeds = ", ".join(str(run.seed) for run in runs)
-            yield f"{arm.name} seed{'s' * (len(runs) > 1)} {seeds}", runs[0].state, runs[0].why
+        for failed in (alike for alike in arm.alike if alike[0].state != "missing"):
+            seeds = ", ".join(str(run.seed) for run in failed)
+            yield f"{arm.name} seed{'s' * (len(failed) > 1)} {seeds}", failed[0].state, failed[0].why
         for task, runs in arm.later.items():
             broken = [(seed, one) for seed, one in enumerate(runs) if one.state == "failed"]
             yield from ((f"{arm.name} seed {seed}, {task}", one.state, one.why) for seed, one in broken)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
+from anyformer.child_process import refuse_second_run
 from anyformer.core import Spec
 from anyformer.core.discovery import imported_files
 from anyformer.core.readable_numbers import counted
@@ -58,6 +59,7 @@ def compare(
     listener: notified of progress; the default prints it to standard error, Listener() prints nothing.
     """
     began = time.monotonic()
+    refuse_second_run("compare")
     check_strings("arms", arms)
     settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
     options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
@@ -19,6 +19,9 @@ from typing import Protocol
 
 import torch
 
+from anyformer.child_process import GUARD, without_script
+from anyformer.core import Spec
+from anyformer.core.discovery import built_in_class, imported_files
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_task
 from anyformer.study.study import StudySpec
@@ -62,6 +65,15 @@ def go_on(folder: Path) -> str:
     return f"all is saved. Go on with: anyformer compare {whole_study(folder)}"
 
 
+def script_defines_kinds() -> bool:
+    """True if this process has kinds that a new process would not find without importing the user's script."""
+    files = {Path(file).stem for file in imported_files()}
+    classes = [(family, kind, cls) for family in Spec.__subclasses__() for kind, cls in family.kinds.items()]
+    return any(
+        built_in_class(family.__name__, kind) is None and cls.__module__ not in files for family, kind, cls in classes
+    )
+
+
 class ThisProcess:
     """Runs tasks one after the other in this process."""
 
@@ -98,9 +110,10 @@ class Processes:
         if self._late():  # a process takes seconds to start
             raise out_of_time(self.folder)
         with Interruption() as interruption:
-            for worker in self.workers:
-                if worker.pid is None:
-                    worker.start()
+            with nullcontext() if script_defines_kinds() else without_script():
+                for worker in self.workers:
+                    if worker.pid is None:
+                        worker.start()
             for task in tasks:
                 self.inbox.put(task)
             while len(outcomes) < len(tasks) and not self.stop.is_set():
@@ -111,6 +124,11 @@ class Processes:
                     self.stop.set()
             if self.stop.is_set():
                 self.close()
+        if any((worker.exitcode or 0) > 0 for worker in self.workers):
+            raise WorkerError(
+                f"a worker process failed when it started; its error is printed above. In a script, put the call under "
+                f"{GUARD}"
+            )
         if any(worker.exitcode for worker in self.workers):
             raise WorkerError(
                 f"a worker process was killed, perhaps because memory ran out. Checkpoints are saved. "
