@@ -47,7 +47,7 @@ test: $(STAMP) ## The fast tests
 
 test-slow: $(STAMP) ## The few tasks that prove a mechanism by learning (up to half an hour)
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,cluster,lm-eval,onnx]" accelerate # no skips
-	$(PYTEST) -m "slow and not gpu and not learn"
+	$(PYTEST) -m "slow and not gpu and not learn" --durations=30
 
 test-learn: $(STAMP) ## Training runs without a time limit
 	$(PYTEST) -m "learn and not gpu" || test $$? -eq 5 # 5: nothing is marked so yet

@@ -13,11 +13,6 @@ RECALL = (
     "data.context=32", "data.test=0.1", "train.steps=120", "train.batch_tokens=1024", "optimizer.lr=3e-3",
     "evaluate.batches=2", "study.tuning.trials=0", "study.jobs=2", "study.tolerance=0.05",
 )  # fmt: skip
-DEEP = (
-    "model.preset=small", "model.dim=32", "model.stack.depth=18", "data.tokenizer.kind=byte", "data.context=64",
-    "data.test=0.1", "train.steps=110", "train.batch_tokens=512", "schedule.warmup=0", "optimizer.lr=3e-3",
-    "evaluate.batches=2", "study.tuning.trials=0", "study.jobs=2", "checkpoint.every=0", "sample.tokens=1",
-)  # fmt: skip
 AGAIN = ("study.arms=['one', 'two']", "study.seeds=6", "train.steps=30", "checkpoint.every=0", "evaluate.every=0")
 STUDIES, MOST_FALSE = 20, 3
 
@@ -31,18 +26,6 @@ def test_attention_is_found_to_recall_the_first_token_better_than_a_plain_rnn(tm
     store({"difference": difference.interval.value, "p": difference.p or 1.0})
     assert not found.is_look and difference.p is not None and difference.p < 0.05
     assert difference.interval.value > 0 and "rnn is higher on all eight seeds" in found.verdict
-
-
-@pytest.mark.slow
-def test_a_norm_behind_is_found_to_learn_worse_at_depth_without_a_warm_up(tmp_path: Path, store: Store) -> None:
-    behind = [f"arms.post.model.stack.blocks.layer.branches.{branch}.place=post" for branch in (0, 1)]
-    found = compare(
-        "python_topics", *DEEP, *behind, arms=["base", "post"], out=tmp_path / "study", cache=tmp_path / "cache"
-    )
-    (difference,) = found.comparison.differences
-    store({"difference": difference.interval.value, "p": difference.p or 1.0})
-    assert difference.p is not None and difference.p < 0.05
-    assert found.verdict.startswith("post has a higher test loss than base")
 
 
 @pytest.mark.slow
