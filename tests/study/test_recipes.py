@@ -150,7 +150,7 @@ def test_arms_and_controls_of_the_study_of_architectures_are_matched(tmp_path: P
     (file := tmp_path / "prose.jsonl").write_text('{"text": "Some prose."}\n' * 50, encoding="utf-8")
     data = ["data.source.kind=jsonl", f"data.source.path={file}"]
     study = read_study(FOLDER / "which-architecture.toml", ["model.vocab=8192", *data])
-    assert list(study.controls) == ["norm-place", "gated", "recall", "norms", "activations"]
+    assert list(study.controls) == ["one-rate", "gated", "recall", "norms", "activations"]
     measure = measure_of("params", 8)
     for one in (study, *study.controls.values()):
         recipes = [decode_recipe(provisional(document), name).recipe for name, document in one.arms.items()]
