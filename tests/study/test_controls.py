@@ -14,7 +14,7 @@ from anyformer.statistics.intervals import Interval
 from anyformer.study.budget_curves import results_of
 from anyformer.study.controls import Control, ControlOutcome, controls_sentence
 from anyformer.study.study import read_study
-from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_folder import StudyFolder, is_of_controls
 from anyformer.study.study_listener import Listener
 from anyformer.study.workers import go_on
 
@@ -120,6 +120,12 @@ def test_a_control_is_added_and_changed_under_another_name(tmp_path: Path) -> No
     assert "Control" not in results_of(results.path).verdict, "a control that has not been trained has not failed"
     with pytest.raises(SpecError, match="a study is resumed with its own settings"):
         tiny(tmp_path, "study.seeds=1", "train.steps=1", new.replace("third", "transformer"), "data.seed=7")
+
+
+def test_settings_of_arms_of_controls_are_told_from_those_of_the_study() -> None:
+    arms = ["base", "v1.5"]
+    changed = ("arms.relu.dim", "arms.v1.6.dim", "arms.v1.5.dim", "arms.base.dim", "study.match")
+    assert [is_of_controls(key, arms) for key in changed] == [True, True, False, False, False]
 
 
 def test_a_control_may_have_another_tuning_but_no_other_jobs(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from anyformer.reporting.pages import Chart, svg, svgs
 from anyformer.reporting.run_files import RunFiles, dig
 from anyformer.reporting.study_charts import InfluenceMaps, Shown, budget_chart, cost_charts, curve_charts
 from anyformer.study.arm_results import ArmResult
-from anyformer.study.study_folder import STUDY, StudyFolder
+from anyformer.study.study_folder import STUDY, StudyFolder, is_of_controls
 from anyformer.study.study_record import registration_of, seconds_spent
 from anyformer.study.study_results import Results, measured, narrow, rows
 from anyformer.study.tuning import edge
@@ -145,17 +145,13 @@ def _registered(results: Results) -> Iterator[str]:
     if registration is None:
         return
     yield f"Registered on {registration.at:%d %B %Y at %H:%M} UTC, before the first run: all settings in study.toml."
-    now, arms = StudyFolder(results.path).document, {arm.name for arm in results.arms}
+    now, arms = StudyFolder(results.path).document, [arm.name for arm in results.arms]
     controls, present = (study["study"].get("controls", {}) for study in (registration.study, now))
     yield from (f"Removed later: control {name}." for name in controls if name not in present)
     yield from (f"Added later: control {name}." for name in present if name not in controls)
     for key, (old, new) in registration.changed(now).items():
-        table, _, rest = key.partition(".")
-        if key.startswith("study.controls."):
-            listed = rest.split(".")[1] in controls.keys() & present.keys()
-        else:
-            listed = table != "arms" or rest.split(".")[0] in arms  # arms of controls follow from the controls
-        if listed:
+        one_of = (f"study.controls.{name}." for name in controls.keys() ^ present.keys())
+        if not key.startswith(tuple(one_of)) and not is_of_controls(key, arms):
             yield f"Changed later: {key}, from {old} to {new}."
 
 

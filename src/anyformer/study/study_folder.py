@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,11 @@ FREE_TO_CHANGE = (
 PATHS = ("path", "target_path", "init_from", "teacher")
 """Keys of a recipe whose values are paths."""
 State = Literal["complete", "failed", "begun", "missing"]
+
+
+def is_of_controls(key: str, arms: Iterable[str]) -> bool:
+    """True for a key of study.toml that describes an arm of a control alone. `arms`: those of the study."""
+    return key.startswith("arms.") and not key.startswith(tuple(f"arms.{name}." for name in arms))
 
 
 def whole_study(folder: Path) -> Path:
@@ -174,7 +179,7 @@ class StudyFolder(OpenedFolder):
         wrong = {
             key: pair
             for key, pair in changed.items()
-            if not key.startswith(FREE_TO_CHANGE) and (not key.startswith("arms.") or key.split(".")[1] in study.arms)
+            if not key.startswith(FREE_TO_CHANGE) and not is_of_controls(key, study.arms)
         }
         if wrong:
             first = list(wrong.items())[:MOST_NAMED]
