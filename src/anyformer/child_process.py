@@ -15,8 +15,6 @@ from types import ModuleType
 
 from anyformer.errors import SpecError
 
-GUARD = 'if __name__ == "__main__":'
-
 
 @contextmanager
 def without_script() -> Iterator[None]:
@@ -34,7 +32,7 @@ def refuse_second_run(call: str) -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself tells
         raise SpecError(
             f"{call} was called in a worker process, which imports your script for the kinds that it defines. "
-            f"Put the call under {GUARD}"
+            'Put the call under if __name__ == "__main__":'
         )
 
 

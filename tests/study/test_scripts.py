@@ -43,7 +43,8 @@ def test_a_script_without_a_guard_trains_its_models_once(tmp_path: Path) -> None
 def test_a_script_that_defines_kinds_is_told_about_the_guard(tmp_path: Path) -> None:
     failed = run(tmp_path, KINDS).stderr
     assert "train was called in a worker process, which imports your script for the kinds that it defines" in failed
-    assert "a worker process failed when it started; its error is printed above. In a script, put" in failed
+    assert 'Put the call under if __name__ == "__main__":' in failed
+    assert "a worker process failed; its error is printed above. Checkpoints are saved." in failed
     for folder in ("run", "study"):
         shutil.rmtree(tmp_path / folder)
     guarded = run(tmp_path, KINDS, 'if __name__ == "__main__":')

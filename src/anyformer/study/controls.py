@@ -42,7 +42,7 @@ class Control(Spec):
             raise SpecError(f"{self.pair[0]!r} is compared with itself. Name two arms.")
         for change in self.study_changes:
             if not change.startswith(TUNING):
-                raise SpecError(f"changes: {change!r} cannot differ for a control. Of [study] only {TUNING}... can.")
+                raise SpecError(f"changes: {change!r} cannot differ for a control; of the study only its tuning can.")
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import torch
 
-from anyformer.child_process import GUARD, without_script
+from anyformer.child_process import without_script
 from anyformer.core import Spec
 from anyformer.core.discovery import built_in_class, imported_files
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
@@ -126,8 +126,8 @@ class Processes:
                 self.close()
         if any((worker.exitcode or 0) > 0 for worker in self.workers):
             raise WorkerError(
-                f"a worker process failed when it started; its error is printed above. In a script, put the call under "
-                f"{GUARD}"
+                f"a worker process failed; its error is printed above. Checkpoints are saved. "
+                f"Go on with: anyformer compare {whole_study(self.folder)}"
             )
         if any(worker.exitcode for worker in self.workers):
             raise WorkerError(
