@@ -79,6 +79,7 @@ def _content(results: Results) -> dict[str, Any]:
             for one in results.controls
         ],
         "yardsticks": [line.sentence for line in results.yardsticks],
+        "repeated": [one.row for one in results.repeated],
         "tiles": _tiles(results, len(finished), len(runs)),
         "rows": rows(results),
         "colours": shown.words,

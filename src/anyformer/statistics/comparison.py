@@ -38,6 +38,11 @@ class Difference:
     """Total number of seeds for a verdict, more than were run; None if the difference is significant or no estimate is
     possible."""
 
+    @property
+    def settled(self) -> bool:
+        """True if the difference is significant."""
+        return self.p is not None and self.p <= 1 - LEVEL
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -46,7 +51,6 @@ class Comparison:
     metric: str
     baseline: str
     seeds: int
-    level: float
     differences: tuple[Difference, ...]
 
     @property
@@ -63,9 +67,7 @@ class Comparison:
         return min((seeds for seeds in estimates if seeds < MOST), default=2 * self.seeds)
 
 
-def judge(
-    names: Sequence[str], values: ArrayLike, baseline: int = 0, *, metric: str = "loss", level: float = LEVEL
-) -> Comparison:
+def judge(names: Sequence[str], values: ArrayLike, baseline: int = 0, *, metric: str = "loss") -> Comparison:
     """Compares every arm with the baseline. `values` [arms, seeds] of a metric are not finite where a run failed."""
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or len(table) != len(names) or len(names) < 2:
@@ -80,8 +82,8 @@ def judge(
     tested = np.flatnonzero(pairs >= FEWEST)
     p = dict(zip(tested.tolist(), adjusted_p(rows[tested]).tolist(), strict=True)) if len(tested) else {}
     results = []
-    for place, (row, interval) in enumerate(zip(rows, simultaneous(rows, level), strict=True)):
-        needed = seeds_needed(row, len(others), level) if p.get(place, 1.0) > 1 - level else None
+    for place, (row, interval) in enumerate(zip(rows, simultaneous(rows, LEVEL), strict=True)):
+        needed = seeds_needed(row, len(others), LEVEL) if p.get(place, 1.0) > 1 - LEVEL else None
         result = Difference(
             arm=names[others[place]],
             pairs=int(pairs[place]),
@@ -93,7 +95,7 @@ def judge(
             needed=needed and needed.beyond(table.shape[1]),
         )
         results.append(result)
-    return Comparison(metric, names[baseline], table.shape[1], level, tuple(results))
+    return Comparison(metric, names[baseline], table.shape[1], tuple(results))
 
 
 def verdict(study: Comparison, more: str = "") -> str:
@@ -104,9 +106,9 @@ def verdict(study: Comparison, more: str = "") -> str:
     about = f"{study.metric.capitalize()} compared with {study.baseline}"
     if study.is_look:
         return _look(study, about, more)
-    settled = [one for one in study.differences if one.p is not None and one.p <= 1 - study.level]
+    settled = [one for one in study.differences if one.settled]
     ordered = sorted(settled, key=lambda one: -abs(one.interval.value))
-    rest = [one for one in study.differences if one not in settled]
+    rest = [one for one in study.differences if not one.settled]
     estimates = [one for one in rest if one.needed and one.needed.seeds < MOST]
     nearest = min(estimates, key=lambda one: one.needed.seeds if one.needed else MOST, default=None)
     parts = [f"{one.arm} is {_measured(one)}" for one in ordered]
@@ -145,7 +147,7 @@ def _open(one: Difference, study: Comparison, more: str) -> str:
     reason = _measured(one)
     if one.pairs in (one.lower, one.higher):  # alone, an arm whose differences all have one sign has p = 2 / 2^pairs
         comparisons = spelled(sum(other.p is not None for other in study.differences))
-        reason += f", above {1 - study.level:.2g} only because of the adjustment for {comparisons} comparisons"
+        reason += f", above {1 - LEVEL:.2g} only because of the adjustment for {comparisons} comparisons"
     elif (one.interval.low or 0.0) > 0 or (one.interval.high or 0.0) < 0:
         reason += ", and the interval excludes 0 only if differences are normal"
     if one.needed is None:

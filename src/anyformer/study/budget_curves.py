@@ -6,7 +6,7 @@ planned for this length, not the middle of a longer one, whose learning rate wou
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -17,8 +17,10 @@ from anyformer.errors import CheckpointError
 from anyformer.statistics.comparison import verdict
 from anyformer.statistics.intervals import Interval
 from anyformer.statistics.paired import differences, t_interval
+from anyformer.study.repetition import RepeatedVerdict
+from anyformer.study.study_facts import interval_facts
 from anyformer.study.study_folder import PLAN, STUDY, StudyFolder
-from anyformer.study.study_results import Results, interval_facts, spread
+from anyformer.study.study_results import Results, spread
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class BudgetCurves:
         """The budgets with finished runs; the largest one if no run has finished at any. `results`: of all budgets that
         have begun."""
         finished = [result for result in results if result.finished]
-        runs = len(results[0].arms) * results[0].spec.seeds
+        runs = len(results[0].arms) * len(results[0].spec.every_seed)
         budgets = len(StudyFolder(folder).spec.budgets)
         unfinished = sum(result.unfinished for result in results) + runs * (budgets - len(results))
         return cls(folder, tuple(finished or results[-1:]), unfinished, runs * budgets)
@@ -120,6 +122,16 @@ class BudgetCurves:
             "crossings": [{**vars(crossing), "sentence": crossing.sentence} for crossing in self.crossings],
             "verdicts": [result.verdict for result in self.results],
         }
+
+    @property
+    def repeated(self) -> list[RepeatedVerdict]:
+        """The verdicts at all budgets that were repeated with fresh seeds."""
+        named = zip(self.steps, self.results, strict=True)
+        return [
+            replace(one, budget=steps)
+            for steps, result in named
+            for one in Results(result.folder, result.outcomes).repeated
+        ]
 
     @property
     def smaller_verdicts(self) -> list[str]:

@@ -225,7 +225,7 @@ class _Runs:
     def open(self) -> list[RunTask]:
         """The runs that are not finished, with the rates of the best trials."""
         rates = {arm.name: self.rate(arm.name, arm.recipe.optimizer.lr) for arm in self.folder.arms}
-        places = [(arm, seed) for seed in range(self.folder.spec.seeds) for arm in rates]
+        places = [(arm, seed) for seed in self.folder.spec.every_seed for arm in rates]
         return [self.task(arm, rates[arm], seed) for arm, seed in places if self.is_open(arm, seed)]
 
     def rate(self, arm: str, otherwise: float) -> float:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from anyformer.core import Positive, Range, Spec
 from anyformer.errors import SpecError
 from anyformer.statistics.comparison import Difference
-from anyformer.statistics.intervals import LEVEL, difference_text
+from anyformer.statistics.intervals import difference_text
 
 TUNING = "study.tuning."
 
@@ -77,8 +77,7 @@ class Control(Spec):
         if low is None or high is None:
             return False
         if self.better:
-            significant = one.p is not None and one.p <= 1 - LEVEL
-            return significant and one.interval.value < 0 and (not self.by or high <= -self.by)
+            return one.settled and one.interval.value < 0 and (not self.by or high <= -self.by)
         return -self.within <= low and high <= self.within
 
 

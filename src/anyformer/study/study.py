@@ -18,6 +18,7 @@ from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import Tree, split
 from anyformer.errors import Problem, SpecError
 from anyformer.models.encoder import Encoder
+from anyformer.statistics.power import FEWEST
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control
 from anyformer.training.recipes.python_values import PYTHON, Target
@@ -47,6 +48,8 @@ OWN = ("data", "objective", "sample", "init_from", "name")
 TEST_SHARE = 0.05
 """Default fraction of the records for the test split."""
 TESTED = TomlLayers.of({"data": {"test": TEST_SHARE}}, DEFAULT)
+FRESH = 10_000
+"""First of the seeds that repeat the verdicts of a study."""
 VOCABULARIES = ("vocab", "encoder.vocab", "decoder.vocab")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.")
 
@@ -77,6 +80,9 @@ class StudySpec(Spec):
     """Maximum relative difference from the baseline in what is matched."""
     seeds: Count = 8
     """Number of runs of each arm; fewer than six cannot distinguish a difference from chance."""
+    repeats: Amount = 0
+    """Number of further seeds of each arm, with which the verdicts are repeated: the report says how many come again.
+    They do not change the verdicts."""
     metric: Literal["auto", "test_loss", "valid_loss"] = "auto"
     """The loss to compare: on the whole test split with the best checkpoint, or on the whole validation split with the
     last one; auto: on the test split if there is one."""
@@ -100,6 +106,18 @@ class StudySpec(Spec):
             raise SpecError(f"arms: {twice[0]!r} is listed twice. Remove one.")
         if list(self.budgets) != sorted(set(self.budgets)):
             raise SpecError(f"budgets: {list(self.budgets)} must increase. Use {sorted(set(self.budgets))}.")
+        if 0 < self.repeats < FEWEST:
+            raise SpecError(f"repeats: {self.repeats} seeds cannot settle a difference. Use {FEWEST} or more, or 0.")
+
+    @property
+    def fresh_seeds(self) -> range:
+        """The seeds of the runs that repeat the verdicts. They do not follow those of the study, which may get more."""
+        return range(FRESH, FRESH + self.repeats)
+
+    @property
+    def every_seed(self) -> tuple[int, ...]:
+        """The seeds of all runs of an arm: those of the study, then those that repeat its verdicts."""
+        return (*range(self.seeds), *self.fresh_seeds)
 
 
 @dataclass(frozen=True)
@@ -178,7 +196,7 @@ def read_study(
     arms = {name: _arm(name, models, tables, base) for name in names}
     _refuse_lost(base, arms)
     _refuse_resized(spec, [name for name in names if INIT_FROM in tables.get(name, {})])
-    alone = replace(spec, controls={}, budgets=())
+    alone = replace(spec, controls={}, budgets=(), repeats=0)
     controls = dict[str, Study]()
     for name, control in spec.controls.items():
         changed = overridden(base, control.recipe_changes)

@@ -22,9 +22,9 @@ class Price(NamedTuple):
         return f"{human(self.tokens)} tokens, {human_flops(self.flops)}"
 
 
-def price_of(arms: Sequence[Arm], tuning: Tuning, seeds: int) -> Price:
+def price_of(arms: Sequence[Arm], spec: StudySpec) -> Price:
     """The price of all runs of some arms and of their first trials."""
-    weight = seeds + tuning.share * _trials(tuning)
+    weight = _runs_of_an_arm(spec)
     tokens = sum((arm.recipe.train.steps or 0) * arm.recipe.train.batch_tokens for arm in arms)
     return Price(weight * tokens, weight * sum(arm.train_flops for arm in arms))
 
@@ -37,16 +37,22 @@ def total(prices: Iterable[Price]) -> Price:
 
 def announcement(arms: Sequence[Arm], spec: StudySpec) -> str:
     """The number of runs and trials at one budget, and their price."""
-    runs, trials = len(arms) * spec.seeds, len(arms) * _trials(spec.tuning)
-    parts = [f"{counted(len(arms), 'arms')} x {counted(spec.seeds, 'seeds')} = {counted(runs, 'runs')}"]
+    runs, trials = len(arms) * len(spec.every_seed), len(arms) * _trials(spec.tuning)
+    seeds = counted(spec.seeds, "seeds") + (f" and {spec.repeats} fresh ones" if spec.repeats else "")
+    parts = [f"{counted(len(arms), 'arms')} x {seeds} = {counted(runs, 'runs')}"]
     if trials:
         more = f", {trials + len(arms) * spec.tuning.extra} at most" if spec.tuning.extra else ""
         parts.append(f"{counted(trials, 'trials')} of learning rates ({spec.tuning.share:.0%} of a run{more})")
     what = " and ".join(parts)
     if minutes := sum(arm.recipe.train.minutes or 0.0 for arm in arms):
-        weight = spec.seeds + spec.tuning.share * _trials(spec.tuning)
+        weight = _runs_of_an_arm(spec)
         return f"{what}: about {clock(60 * minutes * weight / jobs_of(spec, len(arms)))}, by the budget of each run"
-    return f"{what}: {price_of(arms, spec.tuning, spec.seeds)}"
+    return f"{what}: {price_of(arms, spec)}"
+
+
+def _runs_of_an_arm(spec: StudySpec) -> float:
+    """The work of an arm, its first trials included, in runs of full length."""
+    return len(spec.every_seed) + spec.tuning.share * _trials(spec.tuning)
 
 
 def _trials(tuning: Tuning) -> int:
@@ -76,8 +82,8 @@ class Pace:
             self.seconds_per_step[key] = seconds
         if key not in self.seconds_per_step or arm.recipe.train.steps is None:
             return None
-        runs = sum(folder.run(arm.name, seed) not in done for seed in range(spec.seeds))
-        tuning = spec.tuning.trials > 1 and runs == spec.seeds
+        runs = sum(folder.run(arm.name, seed) not in done for seed in spec.every_seed)
+        tuning = spec.tuning.trials > 1 and runs == len(spec.every_seed)
         trials = max(0, spec.tuning.trials - len(folder.trials(arm.name))) if tuning else 0
         return arm.recipe.train.steps * (runs + spec.tuning.share * trials) * self.seconds_per_step[key]
 

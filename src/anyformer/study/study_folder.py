@@ -29,8 +29,8 @@ FORMAT = 1
 MOST_NAMED = 5
 """Settings that are named if a study is continued with others."""
 FREE_TO_CHANGE = (
-    "name", "study.seeds", "study.metric", "study.launch", "study.jobs", "study.budgets", "study.tuning.extra",
-    "study.controls",
+    "name", "study.seeds", "study.repeats", "study.metric", "study.launch", "study.jobs", "study.budgets",
+    "study.tuning.extra", "study.controls",
 )  # fmt: skip
 """Keys that do not change existing runs: they may differ when a study is resumed. A control has a study of its own."""
 PATHS = ("path", "target_path", "init_from", "teacher")

@@ -45,7 +45,7 @@ class FinishedRuns:
 
     @property
     def total(self) -> int:
-        return sum(len(folder.arms) * folder.spec.seeds for folder in self.folders)
+        return sum(len(folder.arms) * len(folder.spec.every_seed) for folder in self.folders)
 
     def inside(self, folder: StudyFolder) -> int:
         """Number of runs of one of the studies that have ended."""
@@ -55,7 +55,7 @@ class FinishedRuns:
         """Runs that have ended since the last call."""
         places = [
             (folder.run(arm.name, seed), seed)
-            for folder in self.folders for arm in folder.arms for seed in range(folder.spec.seeds)
+            for folder in self.folders for arm in folder.arms for seed in folder.spec.every_seed
         ]  # fmt: skip
         results = {run: RunResult.read(run, seed) for run, seed in places if run not in self.done}
         ended = {run: result for run, result in results.items() if result.judged or result.state == "failed"}

@@ -5,22 +5,24 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyformer.core.readable_numbers import counted, human, human_bytes, human_flops
-from anyformer.statistics.comparison import Comparison, Difference, judge, p_text, verdict
+from anyformer.statistics.comparison import Comparison, judge, p_text, verdict
 from anyformer.statistics.intervals import Interval, difference_text
 from anyformer.statistics.power import MOST, Needed
 from anyformer.study.arm_results import ArmResult, RunResult
 from anyformer.study.controls import ControlOutcome, controls_sentence
 from anyformer.study.judging import Judgement, Split
+from anyformer.study.repetition import RepeatedVerdict, repeated_verdicts, repetition_sentence
 from anyformer.study.running import Outcome, scored
 from anyformer.study.study import StudySpec
+from anyformer.study.study_facts import arm_facts, judged_facts
 from anyformer.study.study_folder import STUDY, StudyFolder
 from anyformer.study.study_yardsticks import YardstickLine, stored_lines
 from anyformer.study.tuning import edge, trials_of
-from anyformer.training.runs.run_folder import finite
 
 if TYPE_CHECKING:
     from anyformer.study.budget_curves import BudgetCurves
@@ -60,11 +62,18 @@ class Results:
     @cached_property
     def runs(self) -> Mapping[str, tuple[RunResult, ...]]:
         """Arm -> its runs, by seed."""
+        return self._runs(range(self.spec.seeds))
+
+    @cached_property
+    def fresh_runs(self) -> Mapping[str, tuple[RunResult, ...]]:
+        """Arm -> its runs that repeat the verdicts, by seed."""
+        return self._runs(self.spec.fresh_seeds)
+
+    def _runs(self, seeds: range) -> Mapping[str, tuple[RunResult, ...]]:
         why = {(outcome.task.arm, outcome.task.seed): outcome.why for outcome in self.outcomes}
         return {
             arm.name: tuple(
-                RunResult.read(self.folder.run(arm.name, seed), seed, why.get((arm.name, seed), ""))
-                for seed in range(self.spec.seeds)
+                RunResult.read(self.folder.run(arm.name, seed), seed, why.get((arm.name, seed), "")) for seed in seeds
             )
             for arm in self.folder.arms
         }
@@ -79,8 +88,20 @@ class Results:
 
     @cached_property
     def comparison(self) -> Comparison:
-        values = [[getattr(run, self.metric) for run in runs] for runs in self.runs.values()]
-        return judge(list(self.runs), values, metric=self.metric.replace("_", " "))
+        return self._judged(self.runs)
+
+    def _judged(self, results: Mapping[str, Sequence[RunResult]]) -> Comparison:
+        values = [[getattr(run, self.metric) for run in runs] for runs in results.values()]
+        return judge(list(results), values, metric=self.metric.replace("_", " "))
+
+    @cached_property
+    def repeated(self) -> list[RepeatedVerdict]:
+        """The verdicts that were repeated with fresh seeds, at all budgets; empty until all fresh runs have ended."""
+        if self.curves is not None:
+            return self.curves.repeated
+        if not self.spec.repeats or any(map(_is_open, chain(*self.fresh_runs.values()))):
+            return []
+        return repeated_verdicts(self.comparison, self._judged(self.fresh_runs))
 
     @property
     def is_look(self) -> bool:
@@ -99,7 +120,7 @@ class Results:
         """Number of runs that have not begun or were interrupted; a failed run is not repeated."""
         if self.curves is not None:
             return self.curves.unfinished
-        return sum(run.state not in ("complete", "failed") for runs in self.runs.values() for run in runs)
+        return sum(map(_is_open, chain(*self.runs.values(), *self.fresh_runs.values())))
 
     @property
     def finished(self) -> bool:
@@ -147,13 +168,14 @@ class Results:
         sentences = [verdict(self.comparison, more)]
         if self.curves is not None:
             sentences = [f"After {counted(self.curves.steps[-1], 'steps')}:", *sentences, *self.curves.sentences]
-        return " ".join([*controls_sentence(self.controls), *sentences, *self.cautions])
+        repeated = repetition_sentence(self.repeated, self.spec.repeats)
+        return " ".join([*controls_sentence(self.controls), *sentences, *repeated, *self.cautions])
 
     @property
     def cautions(self) -> list[str]:
         """What to know about the verdict: open and failed runs, its data, unequal costs, and rates at an edge."""
         lost = [f"{arm.name} {len(arm.failed)} of {len(arm.runs)}" for arm in self.arms if arm.failed]
-        total = sum(map(len, self.runs.values())) if self.curves is None else self.curves.total
+        total = len(self.runs) * len(self.spec.every_seed) if self.curves is None else self.curves.total
         go_on = f"{self.unfinished} of {counted(total, 'runs')} not finished: run `anyformer {self.next_words}`."
         return [
             *([go_on] if self.unfinished else []),
@@ -188,61 +210,21 @@ class Results:
             "study": str(self.path),
             "match": self.spec.match,
             "metric": self.metric,
-            "judged": None if self.judged is None else _judged_facts(self.judged),
+            "judged": None if self.judged is None else judged_facts(self.judged),
             "seeds": self.spec.seeds,
             "look": self.is_look,
             "verdict": self.verdict,
             "controls": [outcome.to_dict() for outcome in self.controls],
+            "repeated": [one.to_dict() for one in self.repeated],
             "yardsticks": [asdict(line) for line in self.yardsticks],
             "budgets": None if self.curves is None else self.curves.to_dict(),
-            "arms": [_arm_facts(arm, self.metric) for arm in self.arms],
+            "arms": [arm_facts(arm, self.metric) for arm in self.arms],
         }
 
 
-def _arm_facts(result: ArmResult, metric: Metric) -> dict[str, Any]:
-    arm, difference = result.arm, result.difference
-    return {
-        "name": arm.name,
-        "params": arm.budgets.params,
-        "train_flops": arm.train_flops,
-        "state_bytes": arm.budgets.state_bytes,
-        "memory_bytes": result.memory_bytes,
-        "off": arm.off,
-        "changes": {key: list(pair) for key, pair in arm.changes.items()},
-        "trials": [{"lr": rate, "valid_loss": finite(loss)} for rate, loss in result.trials.items()],
-        "seeds": len(result.runs),
-        "failed": [{"seed": run.seed, "state": run.state, "why": run.why} for run in result.failed],
-        "loss": interval_facts(result.mean(metric)),
-        **{name: interval_facts(result.mean(name)) for name in ("valid_loss", "test_loss", "early_loss")},
-        "downstream": {
-            task: {**interval_facts(result.score(task)), "runs": [_finite_facts(one._asdict()) for one in scores]}
-            for task, scores in result.later.items()
-        },
-        "steps_per_s": finite(result.mean("steps_per_s").value),
-        "difference": None if difference is None else _difference_facts(difference),
-        "runs": [{"run": str(run.folder), **_finite_facts(vars(run))} for run in result.runs],
-    }
-
-
-def _judged_facts(judged: Judgement) -> dict[str, Any]:
-    return {"split": judged.split, "checkpoint": judged.checkpoint, "texts": judged.texts, "tokens": judged.tokens}
-
-
-def _difference_facts(one: Difference) -> dict[str, Any]:
-    needed = None if one.needed is None else vars(one.needed)
-    facts = {"p": one.p, "pairs": one.pairs, "lower": one.lower, "effect": one.effect, "seeds_needed": needed}
-    return {**interval_facts(one.interval), **facts}
-
-
-def _finite_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for JSON, which has no NaN; without paths and judgements."""
-    plain = {key: value for key, value in facts.items() if not isinstance(value, Path | Judgement)}
-    return {key: finite(value) if isinstance(value, float) else value for key, value in plain.items()}
-
-
-def interval_facts(interval: Interval) -> dict[str, float | None]:
-    """An interval as a dict for JSON."""
-    return {"mean": finite(interval.value), "low": interval.low, "high": interval.high}
+def _is_open(run: RunResult) -> bool:
+    """True for a run that has not begun or was interrupted."""
+    return run.state not in ("complete", "failed")
 
 
 def _basis(judged: Judgement) -> str:

@@ -191,9 +191,9 @@ def _rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
     parts = [announcement(at_budget, study.spec) for at_budget in planned]
     if budgets:
         parts = [f"{counted(steps, 'steps')}: {part}" for steps, part in zip(budgets, parts, strict=True)]
-    prices = [price_of(at_budget, study.spec.tuning, study.spec.seeds) for at_budget in planned]
+    prices = [price_of(at_budget, study.spec) for at_budget in planned]
     for name, control in study.controls.items():
-        prices.append(price_of(_planned(control, began_in), control.spec.tuning, control.spec.seeds))
+        prices.append(price_of(_planned(control, began_in), control.spec))
         parts.append(f"control {name}: {study.spec.controls[name].expected}: {prices[-1]}")
     if len(parts) == 1:
         screen.lines(f"would train {parts[0]}. Nothing was done.")
