@@ -41,14 +41,14 @@ def crosses(seen: ViewSelection, text: str, target: str) -> bool:
 
 
 @pytest.mark.row("TSK-05", clause="a translation model maps a source to a target sentence")
-@pytest.mark.slow
+@pytest.mark.learn
 def test_numbers_never_seen_are_translated_to_the_letter(trained: Run, store: Store) -> None:
     found = {name: score.value for name, score in trained.evaluate(metrics=("exact_match", "chrf", "loss")).items()}
     store(found)
     assert found["exact_match"] >= 0.99
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.row("WMT-10")
 def test_the_units_that_german_says_first_look_at_the_end_of_the_source(trained: Run, store: Store) -> None:
     asked = list(islice(filter(reversed_tens, trained.records()), 60))

@@ -33,7 +33,8 @@ def with_more_blanks(batch: Batch, blank: int) -> Batch:
 
 
 @pytest.mark.row("SSM-05", clause=("selective copying is solved", "a time-invariant S4D fails selective copying"))
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.learn)])
+@pytest.mark.learn
+@pytest.mark.parametrize("seed", [0, 1])
 def test_symbols_among_any_number_of_blanks_are_said_by_mamba_and_not_by_s4d(
     tmp_path: Path, store: Store, seed: int
 ) -> None:

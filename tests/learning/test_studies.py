@@ -28,7 +28,7 @@ def test_attention_is_found_to_recall_the_first_token_better_than_a_plain_rnn(tm
     assert difference.interval.value > 0 and "rnn is higher on all eight seeds" in found.verdict
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 def test_two_names_of_one_model_are_not_told_apart(tmp_path: Path, store: Store) -> None:
     """They read the same text in the same order, and start from weights of their own."""
     told_apart, twins = 0, [f"arms.{name}.like=transformer" for name in ("one", "two")]

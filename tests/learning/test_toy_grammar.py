@@ -35,7 +35,7 @@ def clauses(count: int) -> Iterator[str]:
         "toy PCFG: > 95% of generated parses have well-formed brackets",
     ),
 )
-@pytest.mark.slow
+@pytest.mark.learn
 def test_trees_are_written_as_text_with_brackets_that_close(tmp_path: Path, store: Store) -> None:
     trained = run(tmp_path, FOLDER / "parsing.toml", *PAIR, "train.batch_tokens=2048", "train.steps=1000",
                   "optimizer.lr=3e-3", "schedule.kind=linear", "schedule.warmup=100")  # fmt: skip
