@@ -20,4 +20,4 @@ def test_the_page_of_a_study_is_rebuilt_from_its_raw_files(
     results = results_of(unpack(pack, None, Path("runs")))
     page = RESULTS / pack.name.replace(".tar.gz", ".md")
     assert study_markdown(results) == page.read_text(encoding="utf-8")
-    assert results.verdict.split(". ")[0] in page.with_suffix(".html").read_text(encoding="utf-8")
+    assert results.conclusion.split(". ")[0] in page.with_suffix(".html").read_text(encoding="utf-8")

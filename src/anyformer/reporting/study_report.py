@@ -73,7 +73,8 @@ def _content(results: Results) -> dict[str, Any]:
     return {
         "name": folder.name,
         "look": results.is_look,
-        "verdict": results.verdict,
+        "verdict": results.conclusion,
+        "remarks": results.remarks,
         "controls": [
             (one.name, one.control.expected, one.measured, "passed" if one.passed else "failed")
             for one in results.controls

@@ -164,12 +164,20 @@ class Results:
     @property
     def verdict(self) -> str:
         """The verdict of the study in sentences: first what its controls show, last everything that limits it."""
+        return " ".join([self.conclusion, *self.remarks])
+
+    @property
+    def conclusion(self) -> str:
+        """What the controls show, and the differences from the baseline, at the largest budget if there are several."""
         more = "" if self.unfinished else f"anyformer compare {shlex.quote(str(self.path))} --seeds"
-        sentences = [verdict(self.comparison, more)]
-        if self.curves is not None:
-            sentences = [f"After {counted(self.curves.steps[-1], 'steps')}:", *sentences, *self.curves.sentences]
-        repeated = repetition_sentence(self.repeated, self.spec.repeats)
-        return " ".join([*controls_sentence(self.controls), *sentences, *repeated, *self.cautions])
+        budget = "" if self.curves is None else f"After {counted(self.curves.steps[-1], 'steps')}: "
+        return " ".join([*controls_sentence(self.controls), budget + verdict(self.comparison, more)])
+
+    @property
+    def remarks(self) -> list[str]:
+        """Where curves cross, how many verdicts came again, and what limits the conclusion: a sentence each."""
+        crossings = [] if self.curves is None else self.curves.sentences
+        return [*crossings, *repetition_sentence(self.repeated, self.spec.repeats), *self.cautions]
 
     @property
     def cautions(self) -> list[str]:

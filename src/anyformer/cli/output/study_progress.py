@@ -101,7 +101,9 @@ class StudyProgress(Listener):
             self.screen.data(results.to_dict())
             return
         self.console.print()
-        self.console.print(Text(visible(results.verdict), style="bold"))
+        self.console.print(Text(visible(results.conclusion), style="bold"))
+        for remark in results.remarks:
+            self.console.print(Text(f"- {visible(remark)}"))
         if self.screen.quiet:
             return
         self.console.print()

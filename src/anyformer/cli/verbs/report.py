@@ -47,7 +47,8 @@ def report(
         run = unpack(run, None, RUNS)
     if (run / STUDY).is_file():
         results = results_of(run)
-        sentence, to_dict, write = results.verdict, results.to_dict, partial(write_study_report, results)
+        sentence = "\n- ".join([results.conclusion, *results.remarks])
+        to_dict, write = results.to_dict, partial(write_study_report, results)
     else:
         facts = RunFacts.of(open_run(run).folder)
         sentence, to_dict, write = facts.sentence, facts.to_dict, partial(write_report, run)
