@@ -1,6 +1,9 @@
 """A study as a value: where arms come from, and what is refused before anything is read or trained."""
 
+from pathlib import Path
+
 import pytest
+import tomli_w
 
 from anyformer.core import PartSpec
 from anyformer.errors import SpecError
@@ -47,6 +50,36 @@ def test_an_arm_is_the_base_recipe_with_changes() -> None:
     assert study.arms["rnn"].data["model"]["stack"]["depth"] == 2
 
 
+def test_changes_to_an_architecture_that_is_known_by_name_keep_it() -> None:
+    """Without this, two equal models would be compared, one of them under the name lstm."""
+    words = ["arms.lstm.optimizer.lr=1e-5", "arms.mamba.model.stack.blocks.layer.branches.0.part.states=8"]
+    plain = read_study("small", ["study.arms=['base', 'lstm', 'mamba']"])
+    study = read_study("small", ["study.arms=['base', 'lstm', 'mamba']", *words])
+    assert study.arms["lstm"].data["model"] == plain.arms["lstm"].data["model"] != study.arms["base"].data["model"]
+    assert study.arms["lstm"].data["optimizer"]["lr"] == 1e-5
+    parts = [
+        study.arms["mamba"].data["model"]["stack"]["blocks"]["layer"]["branches"][place]["part"] for place in (0, 1)
+    ]
+    assert (parts[0]["kind"], parts[0]["states"]) == ("mamba", 8) and parts[1]["kind"] == "mlp"
+
+
+def test_an_arm_that_describes_its_layers_may_have_any_name(tmp_path: Path) -> None:
+    branch = "{part = {kind = 'gru'}, norm = {kind = 'rms'}}"
+    file = tmp_path / "study.toml"
+    file.write_text(f"[model]\npreset = 'small'\n[arms.lstm.model.stack.blocks.layer]\nbranches = [{branch}]\n")
+    blocks = read_study(file).arms["lstm"].data["model"]["stack"]["blocks"]
+    assert [branch["part"]["kind"] for branch in blocks["layer"]["branches"]] == ["gru"]
+
+
+def test_a_stored_arm_stays_what_it_was_whatever_its_name(tmp_path: Path) -> None:
+    study = read_study("small", ["study.arms=['base', 'lstm']", "arms.lstm.like=base", "arms.lstm.optimizer.lr=1e-5"])
+    assert study.arms["lstm"].data["model"] == study.arms["base"].data["model"]
+    (file := tmp_path / "study.toml").write_text(tomli_w.dumps(study.to_dict()))
+    again = read_study(file)
+    assert again.to_dict() == study.to_dict() and again.arms["lstm"].data["optimizer"]["lr"] == 1e-5
+    assert again.arms["lstm"].data["model"]["stack"] == study.arms["base"].data["model"]["stack"]
+
+
 def test_pairs_are_read_by_architectures_that_have_two_sides() -> None:
     study = read_study("number_words")
     assert list(study.arms) == ["base", "rnn-attention", "rnn-seq2seq", "convs2s"]
@@ -73,6 +106,10 @@ def test_a_study_file_says_all_of_it_again() -> None:
         (["study.seed=3"], "study.seed: StudySpec has no such key. Did you mean 'seeds'"),
         (["study.seeds=0"], "study.seeds: must be at least 1"),
         (["arms.x=3"], "arms.x: expected a table"),
+        (
+            ["study.arms=['base', 'lstm']", "arms.lsmt.optimizer.lr=1e-3"],
+            "arms.lsmt.optimizer.lr: the study has no arm called 'lsmt'. Did you mean 'lstm'",
+        ),
         (["arms.x.like=nothing"], "no arm is called 'nothing'"),
         (["downstream.x.train.steps=3"], "downstream.x.metric: is missing"),
         (["model.stack.blocks.layer.branches.0.part.heads=2"], "every arm sets this itself. Write arms.NAME.model"),

@@ -35,3 +35,11 @@ def test_an_arm_given_as_a_value_replaces_the_model_of_the_base(tmp_path: Path) 
     study = read_study("small", (), layers_of(text(tmp_path), None, {}), {"base": "small", "mine": MODEL})
     assert study.arms["mine"].data["model"]["stack"]["blocks"].keys() == {"memory"}
     assert study.arms["mine"].data["data"] == study.arms["base"].data["data"]
+
+
+def test_an_arm_given_as_a_value_may_be_changed_further(tmp_path: Path) -> None:
+    """These changes were lost without a word."""
+    words = ["arms.mine.optimizer.lr=1e-5", "arms.base.optimizer.lr=1e-6"]
+    study = read_study("small", words, layers_of(text(tmp_path), None, {}), {"base": "small", "mine": MODEL})
+    assert [arm.data["optimizer"]["lr"] for arm in study.arms.values()] == [1e-6, 1e-5]
+    assert study.arms["mine"].data["model"]["stack"]["blocks"].keys() == {"memory"}

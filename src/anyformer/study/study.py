@@ -157,9 +157,13 @@ class Study:
     def changed_sections(self) -> dict[str, Tree]:
         """Arm -> the sections of its recipe that differ from those of the base."""
         base = _stored(self.base)
-        return {
+        changed = {
             name: {key: value for key, value in _stored(document).items() if base.get(key) != value}
             for name, document in self.arms.items()
+        }
+        return {
+            name: {LIKE: BASE, **table} if _is_known(name) and "model" not in table else table
+            for name, table in changed.items()
         }
 
 
@@ -194,6 +198,7 @@ def read_study(
     for name in (*names, *known, *spec.controls):
         _check_name(name)
     arms = {name: _arm(name, models, tables, base) for name in names}
+    _refuse_unused(document, (*names, *known))
     _refuse_lost(base, arms)
     _refuse_resized(spec, [name for name in names if INIT_FROM in tables.get(name, {})])
     alone = replace(spec, controls={}, budgets=(), repeats=0)
@@ -228,26 +233,45 @@ def _check_name(name: str) -> None:
 
 def _arm(name: str, models: Arms, tables: Mapping[str, Tree], base: TomlLayers) -> TomlLayers:
     """The base recipe with the changes of an arm: its model as a value, its own table, or a built-in arm or preset."""
-    if (model := models.get(name)) is not None:
-        if isinstance(model, str):
-            return _known(model, base, {})
-        return TomlLayers.of({"model": model.to_dict()}, PYTHON).over(base)
-    if name not in tables:
+    model = models.get(name)
+    if model is None and name not in tables:
         return base if name == BASE else _known(name, base, tables)
-    table = dict(tables[name])
+    table = dict(tables.get(name, {}))
     like = table.pop(LIKE, None)
     if like is not None and not isinstance(like, str):
         raise SpecError(f"arms.{name}.{LIKE}: expected the name of an arm or a preset, got {like!r}.")
     document = TomlLayers.of(table, f"arm {name}")
+    if isinstance(model, ModelSpec):
+        return document.on(TomlLayers.of({"model": model.to_dict()}, PYTHON).over(base))
     if isinstance(start := table.get(INIT_FROM), str) and "model" not in table:
         theirs = {"model": StartingPoint.open(start).model.to_dict()}
         return document.on(TomlLayers.of(theirs, f"arm {name}, {INIT_FROM}={start}").over(base))
     if "kind" in table.get("model", {}):  # a complete model, as study.toml stores it, replaces the base's
         return document.over(base)
-    return document.on(base if like is None else _known(like, base, tables))
+    return document.on(_known(model or like or _namesake(name, table), base, tables))
+
+
+def _namesake(name: str, table: Tree) -> str:
+    """The architecture that the table of an arm changes: the one of its name, unless it describes layers of its own."""
+    return name if _is_known(name) and not _has_layers(table.get("model", {})) else BASE
+
+
+def _is_known(name: str) -> bool:
+    return name in arm_names() or name in preset_names()
+
+
+def _has_layers(model: Mapping[str, Any]) -> bool:
+    """True if a table names a preset or lists the branches of a block, instead of changing some that exist."""
+    return "preset" in model or any(
+        (key == "branches" and isinstance(value, list)) or (isinstance(value, Mapping) and _has_layers(value))
+        for key, value in model.items()
+    )
 
 
 def _known(name: str, base: TomlLayers, tables: Mapping[str, Tree]) -> TomlLayers:
+    """The recipe of a built-in arm or a preset, on top of the base recipe, or the base recipe itself."""
+    if name == BASE:
+        return base
     if name in arm_names():
         if _has_two_sides(base):
             raise SpecError(
@@ -292,6 +316,16 @@ def _stored(document: TomlLayers) -> Tree:
         if document.origin(f"model.{key}").startswith(("preset ", DEFAULT)):
             reduce(lambda table, side: table.get(side, {}), sides, data["model"]).pop(last, None)
     return data
+
+
+def _refuse_unused(document: TomlLayers, names: Sequence[str]) -> None:
+    """Raises SpecError for changes on the command line to an arm that the study does not have."""
+    for key, origin in document.origins.items():
+        table, name, *_ = (*split(key), "")
+        if table == "arms" and origin == COMMAND_LINE and name not in names:
+            raise SpecError(
+                problems=[Problem(key, f"the study has no arm called {name!r}.{did_you_mean(name, set(names))}")]
+            )
 
 
 def _refuse_lost(base: TomlLayers, arms: Mapping[str, TomlLayers]) -> None:
