@@ -71,6 +71,14 @@ def test_an_arm_that_describes_its_layers_may_have_any_name(tmp_path: Path) -> N
     assert [branch["part"]["kind"] for branch in blocks["layer"]["branches"]] == ["gru"]
 
 
+def test_a_study_is_stored_in_the_same_words_when_it_goes_on(tmp_path: Path) -> None:
+    study = read_study("small", ["study.arms=['transformer', 'small', 'lstm']", "data.context=64"])
+    stored = study.to_dict()
+    assert stored["arms"]["small"] == {} and not any("like" in table for table in stored["arms"].values())
+    (file := tmp_path / "study.toml").write_text(tomli_w.dumps(stored))
+    assert read_study(file).to_dict() == stored
+
+
 def test_a_stored_arm_stays_what_it_was_whatever_its_name(tmp_path: Path) -> None:
     study = read_study("small", ["study.arms=['base', 'lstm']", "arms.lstm.like=base", "arms.lstm.optimizer.lr=1e-5"])
     assert study.arms["lstm"].data["model"] == study.arms["base"].data["model"]

@@ -127,11 +127,7 @@ class BudgetCurves:
     def repeated(self) -> list[RepeatedVerdict]:
         """The verdicts at all budgets that were repeated with fresh seeds."""
         named = zip(self.steps, self.results, strict=True)
-        return [
-            replace(one, budget=steps)
-            for steps, result in named
-            for one in Results(result.folder, result.outcomes).repeated
-        ]
+        return [replace(one, budget=steps) for steps, result in named for one in result.repeated]
 
     @property
     def smaller_verdicts(self) -> list[str]:

@@ -162,7 +162,7 @@ class Study:
             for name, document in self.arms.items()
         }
         return {
-            name: {LIKE: BASE, **table} if _is_known(name) and "model" not in table else table
+            name: {LIKE: BASE, **table} if "model" not in table and _names_another(name, self.base) else table
             for name, table in changed.items()
         }
 
@@ -258,6 +258,13 @@ def _namesake(name: str, table: Tree) -> str:
 
 def _is_known(name: str) -> bool:
     return name in arm_names() or name in preset_names()
+
+
+def _names_another(name: str, base: TomlLayers) -> bool:
+    """True if an arm of this name has another model than the base recipe, unless its table says otherwise."""
+    if name in arm_names() and _has_two_sides(base):
+        return True
+    return _is_known(name) and _stored(_known(name, base, {}))["model"] != _stored(base)["model"]
 
 
 def _has_layers(model: Mapping[str, Any]) -> bool:
