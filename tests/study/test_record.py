@@ -59,6 +59,14 @@ def test_the_page_names_what_was_changed_after_registration(home: Path) -> None:
         assert "Changed later: study.seeds, from 1 to 2." in page
 
 
+def test_a_setting_that_is_newer_than_a_study_was_not_changed(home: Path) -> None:
+    file = home / "study" / REGISTERED
+    facts = json.loads(file.read_text())
+    del facts["study"]["study"]["repeats"]
+    file.write_text(json.dumps(facts))
+    assert "Changed later" not in study_markdown(results_of(home / "study"))
+
+
 def test_a_study_without_a_registration_says_nothing_about_it(home: Path) -> None:
     (home / "study" / REGISTERED).unlink()
     assert "Registered" not in study_markdown(results_of(home / "study"))

@@ -12,6 +12,7 @@ from typing import Any
 
 from anyformer.core.fields import changed_leaves
 from anyformer.disk import write
+from anyformer.study.study import StudySpec
 from anyformer.training.runs.checkpoint import read_facts
 
 REGISTERED, SESSIONS = "registered.json", "sessions.jsonl"
@@ -28,8 +29,14 @@ class Registration:
     """The folder that relative paths of the study refer to; None if it was not stored."""
 
     def changed(self, now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Dotted key -> its value before and now, for every setting that was changed later."""
-        return changed_leaves(self.study, now)
+        """Dotted key -> its value before and now, for every setting that was changed later. A setting that is newer
+        than one of the two files had its default there."""
+        return changed_leaves(_with_defaults(self.study), _with_defaults(now))
+
+
+def _with_defaults(study: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a study.toml with all settings of the study."""
+    return {**study, "study": {**StudySpec().to_dict(), **study.get("study", {})}}
 
 
 def register(folder: Path, study: Mapping[str, Any]) -> None:
