@@ -53,8 +53,11 @@ def test_every_budget_is_a_study_with_a_schedule_of_its_own(tmp_path: Path) -> N
     assert "Loss by budget" in page and "<th>2 steps</th>" in page and "## Several budgets" in text
     assert write_study_report(results) == tmp_path / "study" / "report.html"
     assert "- After 2 steps: A look, not a verdict" in text
-    for arm in ("transformer", "lstm"):
-        shutil.rmtree(tmp_path / "study" / "steps-4" / arm)
+    shutil.rmtree(tmp_path / "study" / "steps-4" / "lstm")
+    in_part = results_of(tmp_path / "study")
+    assert in_part.verdict.startswith("After 2 steps: A look") and "1 of 4 runs not finished" in in_part.verdict
+    assert in_part.to_dict()["budgets"]["steps"] == [2, 4] and "- After 4 steps: A look" in study_markdown(in_part)
+    shutil.rmtree(tmp_path / "study" / "steps-4" / "transformer")
     begun = results_of(tmp_path / "study")
     assert begun.verdict.startswith("After 2 steps: A look, not a verdict") and "cross" not in begun.verdict
     assert "2 of 4 runs not finished" in begun.verdict and begun.to_dict()["budgets"]["steps"] == [2]

@@ -100,7 +100,7 @@ def _content(results: Results) -> dict[str, Any]:
         "again": f"{program()} compare {path}/{STUDY} --out {shlex.quote(f'{results.path}-again')}",
         "more": f"{program()} {results.next_words}",
         "budgets": [] if results.curves is None else results.curves.rows(),
-        "smaller": [] if results.curves is None else results.curves.smaller_verdicts,
+        "others": [] if results.curves is None else results.curves.other_verdicts,
         "study": (results.path / STUDY).read_text(encoding="utf-8").strip(),
         "version": anyformer.__version__,
     }

@@ -129,11 +129,23 @@ class BudgetCurves:
         named = zip(self.steps, self.results, strict=True)
         return [replace(one, budget=steps) for steps, result in named for one in result.repeated]
 
+    @cached_property
+    def main(self) -> int:
+        """The place of the budget that the verdict is about: the largest one whose runs have all ended, or if there is
+        none the largest one with finished runs."""
+        ended = [place for place, result in enumerate(self.results) if result.ended]
+        return max(ended, default=len(self.results) - 1)
+
     @property
-    def smaller_verdicts(self) -> list[str]:
-        """The verdict at every budget but the largest."""
-        named = zip(self.steps[:-1], self.results, strict=False)
-        return [f"After {counted(steps, 'steps')}: {verdict(result.comparison, '')}" for steps, result in named]
+    def others(self) -> list[tuple[int, Results]]:
+        """The steps and the results of all budgets but the main one."""
+        named = enumerate(zip(self.steps, self.results, strict=True))
+        return [pair for place, pair in named if place != self.main]
+
+    @property
+    def other_verdicts(self) -> list[str]:
+        """The verdict at every budget but the main one."""
+        return [f"After {counted(steps, 'steps')}: {verdict(result.comparison, '')}" for steps, result in self.others]
 
     def _values(self, result: Results, arm: str) -> list[float]:
         return [float(getattr(run, result.metric)) for run in result.runs[arm]]
@@ -169,13 +181,13 @@ def has_budgets(folder: Path) -> bool:
 
 
 def results_of(folder: Path) -> Results:
-    """The results of a study folder; at several budgets, those of the largest one that has any, with all curves."""
+    """The results of a study folder; at several budgets, those of the main one, with all curves."""
     if not has_budgets(folder):
         return Results(StudyFolder.open(folder))
-    return at_largest(BudgetCurves.open(folder))
+    return with_curves(BudgetCurves.open(folder))
 
 
-def at_largest(curves: BudgetCurves) -> Results:
-    """The results at the largest budget with finished runs, with the curves of all budgets."""
-    largest = curves.results[-1]
-    return Results(largest.folder, largest.outcomes, curves)
+def with_curves(curves: BudgetCurves) -> Results:
+    """The results at the main budget, with the curves of all budgets."""
+    main = curves.results[curves.main]
+    return Results(main.folder, main.outcomes, curves)

@@ -15,7 +15,7 @@ from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import SpecError, check_strings
 from anyformer.run import Run
-from anyformer.study.budget_curves import BudgetCurves, at_largest, budget_folder
+from anyformer.study.budget_curves import BudgetCurves, budget_folder, with_curves
 from anyformer.study.judging import judged_split, judgement_of
 from anyformer.study.planning import plan
 from anyformer.study.running import Outcome, RunTask, scored
@@ -108,7 +108,7 @@ def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Sess
     results = []
     for steps, place, one in zip(budgets, places, each, strict=True):
         results.append(session.results(place, one if steps == budgets[-1] else one.without_controls()))
-    return at_largest(BudgetCurves.of(path, results))
+    return with_curves(BudgetCurves.of(path, results))
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Results:
     outcomes: Sequence[Outcome] = ()
     """Outcomes of runs that failed before they had a folder."""
     curves: "BudgetCurves | None" = None
-    """Results at all budgets, if these are the results at the largest of several."""
+    """Results at all budgets, if these are the results at the main one of several."""
 
     @property
     def path(self) -> Path:
@@ -123,6 +123,11 @@ class Results:
         return sum(map(_is_open, chain(*self.runs.values(), *self.fresh_runs.values())))
 
     @property
+    def ended(self) -> bool:
+        """True if all runs but those that repeat the verdicts have ended."""
+        return not any(map(_is_open, chain(*self.runs.values())))
+
+    @property
     def finished(self) -> bool:
         """True if any run has finished."""
         return any(run.state == "complete" for runs in self.runs.values() for run in runs)
@@ -168,9 +173,9 @@ class Results:
 
     @property
     def conclusion(self) -> str:
-        """What the controls show, and the differences from the baseline, at the largest budget if there are several."""
+        """What the controls show, and the differences from the baseline, at the main budget if there are several."""
         more = "" if self.unfinished else f"anyformer compare {shlex.quote(str(self.path))} --seeds"
-        budget = "" if self.curves is None else f"After {counted(self.curves.steps[-1], 'steps')}: "
+        budget = "" if self.curves is None else f"After {counted(self.curves.steps[self.curves.main], 'steps')}: "
         return " ".join([*controls_sentence(self.controls), budget + verdict(self.comparison, more)])
 
     @property
@@ -279,8 +284,8 @@ def missed_times(results: Results) -> list[str]:
 def rates_at_the_edge(results: Results) -> list[str]:
     """A sentence for each arm whose best learning rate is the lowest or highest that was tried, at every budget."""
     curves = results.curves
-    smaller = [] if curves is None else list(zip(curves.results, curves.steps, strict=True))[:-1]
-    places = [(results, ""), *((result, f" at {counted(steps, 'steps')}") for result, steps in smaller)]
+    others = [] if curves is None else curves.others
+    places = [(results, ""), *((result, f" at {counted(steps, 'steps')}") for steps, result in others)]
     return [
         f"The best learning rate of {arm.name}{where}, {arm.rate:.2g}, is the {side} that was tried: "
         f"a {side.removesuffix('est')}er one may be better."
