@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from anyformer.core import Amount, Chance, Count, ModelSpec, PartSpec, PoolSpec, Positive, Spec, decode, kind_of
+from anyformer.core.fields import did_you_mean
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.text import Text
 from anyformer.errors import SpecError
@@ -318,3 +319,10 @@ def test_a_file_name_that_is_not_utf8_is_refused_where_it_is_set() -> None:
         Text(path=name)
     with pytest.raises(SpecError, match="path: "):
         decode(SourceSpec, {"kind": "text", "path": name})
+
+
+def test_a_long_list_of_names_does_not_hide_the_similar_one() -> None:
+    many = [f"preset-{number}" for number in range(100)]
+    assert did_you_mean("cnm", ["cnn", "lstm"]) == " Did you mean 'cnn'? Known: cnn, lstm."
+    assert did_you_mean("cnm", ["cnn", *many]) == " Did you mean 'cnn'?"
+    assert did_you_mean("zzz", many).startswith(" Known: preset-0, preset-1, ")
