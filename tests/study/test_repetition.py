@@ -14,6 +14,7 @@ from anyformer.study.budget_curves import results_of
 from anyformer.study.repetition import repeated_verdicts, repetition_sentence
 from anyformer.study.study import StudySpec
 from anyformer.study.study_cost import announcement
+from anyformer.study.study_folder import STUDY, StudyFolder
 
 ARMS = ["base", "lower", "gone", "turned", "open"]
 NOISE = np.array([-0.01, 0.0, 0.01, 0.02, -0.02, 0.005, 0.0, -0.005])
@@ -57,3 +58,9 @@ def test_a_study_is_repeated_at_its_budgets_after_it_has_ended(tmp_path: Path) -
     assert "Repeated with fresh seeds" in study_html(after) and "| slow at 4 steps | " in study_markdown(after)
     again = results_of(tmp_path / "study").to_dict()
     assert again == after.to_dict() and [one["steps"] for one in again["repeated"]] == [4]
+
+
+def test_runs_that_repeat_a_verdict_are_not_fine_tuned(tmp_path: Path) -> None:
+    (tmp_path / STUDY).write_text("[study]\nrepeats = 6\n[downstream.next]\nmetric = 'perplexity'\n")
+    folder = StudyFolder.open(tmp_path)
+    assert folder.tasks_of(0) == {"next": "perplexity"} and folder.tasks_of(folder.spec.fresh_seeds[0]) == {}

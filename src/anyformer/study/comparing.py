@@ -245,5 +245,6 @@ class _Runs:
             return state != "failed"
         if judgement_of(Run(run), "valid" if self.folder.spec.metric == "valid_loss" else None) is None:
             return True
-        states = (scored(self.folder.later(arm, seed, task), name).state for task, name in self.folder.tasks.items())
+        tasks = self.folder.tasks_of(seed).items()
+        states = (scored(self.folder.later(arm, seed, task), name).state for task, name in tasks)
         return any(state not in ("complete", "failed") for state in states)

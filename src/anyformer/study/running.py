@@ -164,7 +164,7 @@ def _run_seed(task: RunTask, number: int, notify: Notify) -> str:
     except AnyformerError as error:
         return str(error)
     start = f"init_from={json.dumps(str(run))}"
-    for name, metric in folder.tasks.items():
+    for name, metric in folder.tasks_of(number).items():
         out, recipe = folder.later(task.arm, number, name), folder.later_recipe(task.arm, name)
         if not _finish(out, recipe, (*folder.relocations(recipe), *seeds, start), task.cache, _Moving(notify)):
             score(out, metric)

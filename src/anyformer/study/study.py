@@ -116,7 +116,7 @@ class StudySpec(Spec):
 
     @property
     def every_seed(self) -> tuple[int, ...]:
-        """The seeds of all runs of an arm: those of the study, then those that repeat its verdicts."""
+        """The seeds of all runs of an arm: first the seeds of the study, then the seeds of the repetition."""
         return (*range(self.seeds), *self.fresh_seeds)
 
 

@@ -134,6 +134,10 @@ class StudyFolder(OpenedFolder):
         """Downstream task -> its metric."""
         return {name: str(table[METRIC]) for name, table in self.document.get(LATER, {}).items()}
 
+    def tasks_of(self, seed: int) -> Mapping[str, str]:
+        """The downstream tasks of a run with this seed. Runs that repeat a verdict have none: it is about the loss."""
+        return {} if seed in self.spec.fresh_seeds else self.tasks
+
     def later_recipe(self, arm: str, task: str) -> Path:
         """The recipe file by which the models of an arm are fine-tuned on a task."""
         return self.path / LATER / task / f"{arm}.toml"

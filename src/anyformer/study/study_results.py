@@ -124,7 +124,7 @@ class Results:
 
     @property
     def ended(self) -> bool:
-        """True if all runs but those that repeat the verdicts have ended."""
+        """True if all runs have ended; the runs of the repetition may still be open."""
         return not any(map(_is_open, chain(*self.runs.values())))
 
     @property
