@@ -1,5 +1,6 @@
 """CUDA graphs of plain torch code, and the check whether code can be captured at all."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +22,23 @@ class GraphPool:
         leaves keep their addresses."""
         graph = torch.cuda.CUDAGraph()
         # errors of this thread alone: another thread may pin memory meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with uncollected(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             body()
         self._pool = self._pool or graph.pool()
         return graph.replay
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Inside the context, Python collects no garbage: a graph that is destroyed during a capture ends the capture, and
+    graphs are often part of reference cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from anyformer.generation.decoding import (
     place_count,
     shapes,
 )
+from anyformer.ops.cuda_graphs import GraphPool
 from anyformer.ops.devices import torch_kernels
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
@@ -51,10 +52,7 @@ def captured(body: Callable[[], None], warm_up: int = 1) -> Callable[[], None]:
             body()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may pin memory meanwhile
-        body()
-    return graph.replay
+    return GraphPool().capture(body)
 
 
 def compiled_and_captured(body: Callable[[], None]) -> Callable[[], None]:
