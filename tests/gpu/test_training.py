@@ -1,6 +1,7 @@
 """Training on a GPU: precisions, the compiler, interruption, memory as predicted."""
 
 import gc
+import math
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from anyformer.errors import Interrupted
 from anyformer.run import train
 from anyformer.training import Trainer
 from anyformer.training.loop.budget import estimate
-from anyformer.training.loop.graph_capture import CapturedPasses
+from anyformer.training.loop.graph_capture import CapturedPasses, CapturedUpdates
 from anyformer.training.loop.loss_module import LossScale
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -47,17 +48,37 @@ LABELLED = ("data.source={kind='unicode_names'}", "objective={kind='classify', c
 MIXERS = ("attention", "lstm", "gru", "mamba", "linear_attention", "gated_linear", "conv", "s4d", "min_gru")
 
 
+MUON = "optimizer={kind='muon', rest={kind='adamw', lr=2e-3}}"
+
+
+@pytest.mark.parametrize("optimizer", ["optimizer.kind=adamw", MUON])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("packing", ["pack", "rows", "bucket"])
-def test_capturing_changes_nothing(tmp_path: Path, packing: str, precision: str) -> None:
-    more = (WHOLE, f"data.packing={packing}", f"train.precision={precision}", *(STILL if packing == "bucket" else ()))
+def test_capturing_changes_nothing(tmp_path: Path, packing: str, precision: str, optimizer: str) -> None:
+    still = STILL if packing == "bucket" else ()
+    more = (WHOLE, f"data.packing={packing}", f"train.precision={precision}", optimizer, *still)
     captured = captured_trainer(tmp_path, *more)
     eager = trainer_of(tmp_path, *more, *EAGER)
     mine, theirs = ([step.loss for step in islice(trainer.steps(), 6)] for trainer in (captured, eager))
     assert mine == pytest.approx(theirs, rel=1e-5 if precision == "fp32" else 1e-2)
     assert captured.passes.capturable and captured.passes._graphs  # type: ignore[attr-defined]
+    assert captured.apply._graphs  # type: ignore[attr-defined]
     if packing != "bucket":  # the same kernels on the same shapes
         assert mine == theirs
+
+
+@pytest.mark.parametrize("optimizer", ["optimizer.kind=adamw", MUON])
+def test_a_captured_update_with_an_infinite_gradient_changes_no_weight(tmp_path: Path, optimizer: str) -> None:
+    trainer = captured_trainer(tmp_path, WHOLE, *STILL, "data.packing=rows", "train.precision=bf16", optimizer)
+    steps = trainer.steps()
+    for _ in range(4):  # from the third on replayed
+        assert next(steps).status == "applied"
+    trainer.scale.value = math.inf
+    weights = [entry.tensor.clone() for entry in trainer.learned]
+    assert next(steps).status == "non_finite"
+    assert all(map(torch.equal, weights, (entry.tensor for entry in trainer.learned)))
+    trainer.scale.value = 1.0
+    assert next(steps).status == "applied"
 
 
 def test_labelled_texts_are_captured(tmp_path: Path) -> None:
@@ -90,8 +111,9 @@ def test_compiled_layers_are_captured(tmp_path: Path) -> None:
 
 def as_captured(trainer: Trainer) -> None:
     trainer.execution, trainer.captured, trainer.even = "captured", True, True
-    parameters = [entry.tensor for entry in trainer.learned]
-    trainer.passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place)
+    parameters, device = [entry.tensor for entry in trainer.learned], trainer.world.device
+    trainer.passes = passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place)
+    trainer.apply = CapturedUpdates(trainer._apply, passes, trainer.optimizer, device)
 
 
 def captured_trainer(folder: Path, *more: str) -> Trainer:

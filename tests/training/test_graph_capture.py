@@ -1,6 +1,7 @@
 """Captured updates: graphs are emulated by calls that write to the memory of the first one, as replays do."""
 
 import json
+import math
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.training.test_trainer import STILL, trainer_of
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.row_plan import few_sizes
 from anyformer.training import Trainer
-from anyformer.training.loop.graph_capture import CapturedPasses, Factors
+from anyformer.training.loop.graph_capture import CapturedPasses, CapturedUpdates, Factors
 
 WHOLE = "train.micro_batch=256"
 LABELLED = ("objective={kind='classify', classes=4}", "data.packing=bucket")
@@ -47,7 +48,8 @@ def capturing(trainer: Trainer) -> Emulated:
     parameters = [entry.tensor for entry in trainer.learned]
     capture = Emulated(parameters)
     trainer.execution, trainer.captured, trainer.even = "captured", True, True
-    trainer.passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place, capture)
+    trainer.passes = passes = CapturedPasses(trainer._forward_backward, parameters, trainer.world.place, capture)
+    trainer.apply = CapturedUpdates(trainer._apply, passes, trainer.optimizer, torch.device("cpu"), lambda body: body)
     return capture
 
 
@@ -60,6 +62,35 @@ def test_captured_updates_give_the_numbers_of_eager_ones(tmp_path: Path) -> None
     capture = capturing(trainer)
     assert first_losses(trainer) == first_losses(trainer_of(tmp_path, *STILL, WHOLE))
     assert capture.graphs == 1 and capture.replays == 4  # the first two updates are eager
+
+
+@pytest.mark.parametrize("optimizer", ["{kind='adamw'}", "{kind='muon', rest={kind='adamw'}}"])
+def test_the_update_of_the_weights_is_captured_with_its_passes(tmp_path: Path, optimizer: str) -> None:
+    trainer, other = (trainer_of(tmp_path, *STILL, WHOLE, f"optimizer={optimizer}") for _ in range(2))
+    capturing(trainer)
+    # the rate of a graph is a float32 on its device
+    assert first_losses(trainer) == pytest.approx(first_losses(other), rel=1e-5)
+    assert len(trainer.apply._graphs) == 1  # type: ignore[attr-defined]
+
+
+def test_a_captured_update_follows_the_schedule(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, *STILL, WHOLE, "schedule={kind='linear', warmup=2}", "train.steps=6")
+    capturing(trainer)
+    rates = []
+    for _ in trainer.steps():
+        rates.append(float(trainer.optimizer.steppers[0].param_groups[0]["lr"]))
+    assert len(set(rates)) == 6 and rates[-1] < rates[2]
+
+
+def test_a_captured_update_with_an_infinite_gradient_changes_no_weight(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, *STILL, WHOLE)
+    capturing(trainer)
+    steps = trainer.steps()
+    for _ in range(4):
+        next(steps)
+    trainer.scale.value, weights = math.inf, [entry.tensor.clone() for entry in trainer.learned]
+    assert next(steps).status == "non_finite"
+    assert all(map(torch.equal, weights, (entry.tensor for entry in trainer.learned)))
 
 
 def test_rows_of_their_own_are_filled_up_to_few_shapes(tmp_path: Path) -> None:

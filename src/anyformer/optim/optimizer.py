@@ -11,7 +11,8 @@ A schedule has no state, so a resumed run needs none.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -24,7 +25,7 @@ from anyformer.core import Module, Positive, Range, Role, Spec
 from anyformer.core.fields import did_you_mean
 from anyformer.core.module import with_residuals
 from anyformer.errors import CheckpointError, Problem, SpecError
-from anyformer.ops.devices import is_sharded, shard_like
+from anyformer.ops.devices import is_sharded, on_gpu, shard_like
 
 
 class Treatment(NamedTuple):
@@ -242,20 +243,39 @@ class Optimizer:
     def __init__(self, steppers: Sequence[torch.optim.Optimizer], states: Mapping[str, dict[str, Any]]):
         self.steppers, self.states = steppers, states
 
-    def step(self, scale: float, unless: Tensor | None = None) -> None:
+    def step(self, scale: float | Tensor, unless: Tensor | None = None) -> None:
         """One update with the current gradients; `scale` is the schedule's factor on the learning rate.
 
         `unless`: a scalar on the device; the update is skipped if it is 1. Muon and the fused optimisers of torch check
         it there (`found_inf`, as with torch's GradScaler); for all others the host synchronises and checks it.
         """
         for stepper in self.steppers:
-            for group in stepper.param_groups:
-                group["lr"] = group["peak"] * scale
-            on_device = unless is not None and _skips_on_device(stepper, unless.device)
+            on_device, factor = unless is not None and _skips_on_device(stepper, unless.device), scale
             if unless is not None and not on_device and unless.item():
                 continue
+            if on_device and unless is not None and on_gpu(unless.device) and not isinstance(scale, Tensor):
+                # A CUDA graph reads the rate from the device; eager updates read it there too, so that both are equal.
+                factor = torch.full_like(unless, scale)
+            for group in stepper.param_groups:
+                group["lr"] = group["peak"] * factor
             stepper.found_inf = unless if on_device else None  # type: ignore[attr-defined]
             stepper.step()
+
+    def runs_on(self, device: torch.device) -> bool:
+        """True if an update never makes the host wait for the device, so that it can be captured as a CUDA graph."""
+        return all(_skips_on_device(stepper, device) for stepper in self.steppers)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Inside the context, torch's optimisers allow that a step is captured as a CUDA graph."""
+        groups = [group for stepper in self.steppers for group in stepper.param_groups if "capturable" in group]
+        try:
+            for group in groups:
+                group["capturable"] = True
+            yield
+        finally:
+            for group in groups:
+                group["capturable"] = False
 
     def zero_grad(self) -> None:
         """Sets all gradients to None. torch's own method takes longer on the host while the device is idle."""

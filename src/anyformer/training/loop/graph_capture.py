@@ -1,4 +1,5 @@
-"""Forward and backward as CUDA graphs that are captured without a compiler, one for each shape of batches.
+"""Updates as CUDA graphs that are captured without a compiler: for each shape of batches one of forward and backward,
+and one of clipping and the optimiser's step.
 
 The host launches a graph in the time of one kernel, while the thousands of kernels of a small model keep it busy for
 longer than the GPU needs to run them. The kernels are those of eager calls, and so are the numbers.
@@ -13,11 +14,15 @@ from torch import Tensor
 from anyformer.data.batching.batch import Batch
 from anyformer.ops.cuda_graphs import GraphPool, waiting_forbidden
 from anyformer.ops.devices import fork_rng
+from anyformer.optim.optimizer import Optimizer
 
 Factors = Mapping[str, float | Tensor]
 """Loss term -> its factor in the loss; tensors on the device inside a captured graph."""
 Passes = Callable[[Batch, torch.Generator, Factors], Mapping[str, Tensor]]
 """Forward and backward over a batch on the device; returns the sum of each loss term, and leaves gradients."""
+Apply = Callable[[Mapping[str, Tensor], Sequence[str], float | Tensor | None], Tensor]
+"""Updates the weights from the current gradients, given the sum of each loss term, the names of all terms and the
+schedule's factor (None: no update); returns the numbers that the host needs."""
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Captures a function, without running it, and returns what replays it."""
 
@@ -62,11 +67,13 @@ class CapturedPasses:
         self._seen, self._graphs = set[Hashable](), dict[Hashable, CapturedBatch]()
         self.capturable: bool | None = None
         """None as long as it is unknown."""
+        self.replayed: CapturedBatch | None = None
+        """The graph that wrote the current gradients; None after eager passes."""
         self.capture = capture or GraphPool().capture
 
     def __call__(self, batch: Batch, rng: torch.Generator, factors: Factors) -> Mapping[str, Tensor]:
         """Like the eager passes. The next call overwrites sums and gradients."""
-        shape = batch.shape, tuple(factors)
+        shape, self.replayed = (batch.shape, tuple(factors)), None
         if self.capturable is False or shape not in self._seen:
             self._seen.add(shape)
             return self._passes(self._place(batch), rng, factors)
@@ -76,7 +83,7 @@ class CapturedPasses:
             if len(self._graphs) == MOST_GRAPHS:
                 return self._passes(self._place(batch), rng, factors)
             self._graphs[shape] = self._captured(batch, rng, factors)
-        captured = self._graphs[shape]
+        self.replayed = captured = self._graphs[shape]
         captured.run(batch, factors)
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             parameter.grad = gradient
@@ -110,6 +117,53 @@ class CapturedPasses:
             parameter.grad = None  # so that the graph allocates gradients, and overwrites them at every replay
         replay = self.capture(lambda: sums.update(self._passes(placed, rng, scale)))
         return CapturedBatch(placed, scale, replay, sums, [parameter.grad for parameter in self._parameters])
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedUpdate:
+    """The graph of an update, with the memory that it reads and writes."""
+
+    factor: Tensor
+    replay: Callable[[], None]
+    numbers: list[Tensor]
+
+
+class CapturedUpdates:
+    """Updates the weights, after replayed passes by a graph that reads the gradients of their graph."""
+
+    def __init__(
+        self,
+        apply: Apply,
+        passes: CapturedPasses,
+        optimizer: Optimizer,
+        device: torch.device,
+        capture: Capture | None = None,
+    ):
+        self._apply, self._passes, self._optimizer, self._device = apply, passes, optimizer, device
+        self._graphs = dict[tuple[CapturedBatch, tuple[str, ...]], CapturedUpdate]()
+        self.capture = capture or passes.capture
+
+    def __call__(self, sums: Mapping[str, Tensor], names: Sequence[str], factor: float | Tensor | None) -> Tensor:
+        """Like the eager update. The next call overwrites the numbers."""
+        passes = self._passes.replayed
+        if passes is None or factor is None or any(sums.get(name) is not value for name, value in passes.sums.items()):
+            return self._apply(sums, names, factor)
+        key = passes, tuple(names)
+        if key not in self._graphs:
+            self._graphs[key] = self._captured(passes.sums, names)
+        update = self._graphs[key]
+        update.factor.fill_(factor)
+        update.replay()
+        return update.numbers[0]
+
+    def _captured(self, sums: Mapping[str, Tensor], names: Sequence[str]) -> CapturedUpdate:
+        factor, numbers = torch.zeros((), device=self._device), list[Tensor]()
+
+        def body() -> None:
+            numbers[:] = [self._apply(sums, names, factor)]
+
+        with self._optimizer.capturing():
+            return CapturedUpdate(factor, self.capture(body), numbers)
 
 
 def tensors(batch: Batch) -> list[Tensor]:

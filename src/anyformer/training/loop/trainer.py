@@ -5,7 +5,7 @@ loss = sum over terms of (sum over everything that counts) / (count over all mic
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -32,7 +32,7 @@ from anyformer.training.loop.budget import (
     step_flops,
 )
 from anyformer.training.loop.feed import Feed, Loader, PreparedBatch, Purpose, derive, generator
-from anyformer.training.loop.graph_capture import CapturedPasses, Factors, Passes
+from anyformer.training.loop.graph_capture import Apply, CapturedPasses, CapturedUpdates, Factors, Passes
 from anyformer.training.loop.loss_module import (
     Execution,
     LossModule,
@@ -109,10 +109,12 @@ class Trainer:
         self.learned = learned(self.models, rates)
         self.optimizer = recipe.optimizer.build(self.learned)
         self.passes: Passes = self._forward_backward
+        self.apply: Apply = self._apply
         if self.captured:
-            self.passes = CapturedPasses(
-                self._forward_backward, [entry.tensor for entry in self.learned], self.world.place
-            )
+            parameters, device = [entry.tensor for entry in self.learned], self.world.device
+            self.passes = passes = CapturedPasses(self._forward_backward, parameters, self.world.place)
+            if self.optimizer.runs_on(device) and self.precision != "fp16":  # its loss scale is a number of the host
+                self.apply = CapturedUpdates(self._apply, passes, self.optimizer, device)
         self.ema = Ema({entry.name: entry.tensor for entry in self.learned}, train.ema) if train.ema else None
         self.scale = LossScale.of(self.precision)
         self.feed()  # refuses a batch that is too small before anything is written
@@ -156,11 +158,7 @@ class Trainer:
         lr_factor = self.recipe.schedule.factor(progress.step, total_steps)
         sums = self._backward(batch)
         torch.set_rng_state(random_state)  # dropout is drawn from torch's generator, which is the caller's too
-        gradient_norm = self._clip_gradients()
-        numbers = torch.cat((self.world.totals(sums, [*batch.counts]).flatten(), gradient_norm.reshape(1)))
-        if not batch.empty:
-            # Checked on the device: the host would have to wait for the numbers before it could launch the update.
-            self.optimizer.step(lr_factor, unless=numbers.isfinite().all().logical_not().float())
+        numbers = self.apply(sums, [*batch.counts], None if batch.empty else lr_factor)
         self.optimizer.zero_grad()
         peak = peak_bytes(self.world.device)
         *totals, norm = numbers.tolist()  # the only synchronisation with the device in an update
@@ -238,6 +236,16 @@ class Trainer:
         if isinstance(loss, Tensor):
             loss.backward()
         return {name: term.sum.detach() for name, term in terms.items()}
+
+    def _apply(self, sums: Mapping[str, Tensor], names: Sequence[str], lr_factor: float | Tensor | None) -> Tensor:
+        """Clips the gradients and updates the weights, unless a number is not finite or there is no rate. Returns the
+        totals of the loss terms and the norm of the gradients, on the device."""
+        gradient_norm = self._clip_gradients()
+        numbers = torch.cat((self.world.totals(sums, names).flatten(), gradient_norm.reshape(1)))
+        if lr_factor is not None:
+            # Checked on the device: the host would have to wait for the numbers before it could launch the update.
+            self.optimizer.step(lr_factor, unless=numbers.isfinite().all().logical_not().float())
+        return numbers
 
     def _clip_gradients(self) -> Tensor:
         """The norm of all gradients before clipping, on the device."""
