@@ -31,7 +31,7 @@ FROZEN = {
     "presets": [*ALWAYS, "--out"],
     "report": [*ALWAYS, "--out"],
     "runs": ALWAYS,
-    "scale": [*ALWAYS, "--budgets", "--dry-run", "--minutes", "--out", "--rate", "--rungs"],
+    "scale": [*ALWAYS, "--budgets", "--dry-run", "--minutes", "--out", "--rate", "--ratio", "--rungs"],
     "search": [*ALWAYS, "--checkpoint", "--device", "--index", "--top"],
     "shrink": [
         *ALWAYS,

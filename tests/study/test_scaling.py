@@ -39,6 +39,15 @@ def test_a_ladder_ends_at_the_recipe_and_doubles_up_to_it() -> None:
     assert all(above.weights / below.weights == pytest.approx(2, rel=0.11) for below, above in pairwise(found))
 
 
+def test_each_size_has_about_as_many_times_the_weights_as_the_ratio_says() -> None:
+    base = load_recipe("small", ("train.steps=100", "model.dim=512", "model.stack.depth=8")).recipe
+    rungs = ladder(base, 256, 4, ratio=4.0)
+    factors = [after.weights / before.weights for before, after in pairwise(rungs)]
+    assert factors == pytest.approx([4.0] * 3, rel=0.15) and rungs[-1].recipe.model == base.model
+    with pytest.raises(SpecError, match=r"ratio=1: .* Use a number above 1"):
+        ladder(base, 256, 4, ratio=1.0)
+
+
 def test_budgets_halve_the_steps_and_nothing_else() -> None:
     found = [it for it in rungs(2, budgets=3) if it.top]
     assert [it.recipe.train.steps for it in found] == [25, 50, 100]

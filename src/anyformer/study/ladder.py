@@ -1,8 +1,8 @@
 """A scaling ladder: smaller sizes of a recipe are trained, the largest is predicted from them and then trained too.
 
-The recipe is the top of the ladder. Below it width and depth shrink together, so that the number of weights, which is
-proportional to width^2 depth, is about half of that of the next rung; the width makes up for rounding the depth. Data,
-schedule and everything else stay the same.
+The recipe is the top of the ladder. Below it width and depth shrink together, so that the next rung has about `ratio`
+times the weights, which are proportional to width^2 depth; the width makes up for rounding the depth. Data, schedule
+and everything else stay the same.
 """
 
 import json
@@ -110,6 +110,7 @@ def scale(
     target: str,
     *overrides: str,
     rungs: int = 6,
+    ratio: float = 2.0,
     budgets: int = 1,
     minutes: float | None = None,
     out: Path | None = None,
@@ -118,12 +119,13 @@ def scale(
 ) -> Scaled:
     """Trains all rungs of a ladder. Finished runs are not repeated, so the same call resumes after an interruption.
 
-    rungs: number of sizes, each with about twice the weights of the one below; the recipe is the largest.
+    rungs: number of sizes; the recipe is the largest.
+    ratio: how many times the weights of the one below each size has, about.
     budgets: number of training lengths for each size: the recipe's, half of it, a quarter, ...
     minutes: time after which the current run is saved and `Interrupted` is raised.
     """
     deadline = Deadline(None if minutes is None else time.monotonic() + 60 * minutes)
-    name, runs = planned(target, *overrides, rungs=rungs, budgets=budgets, cache=cache)
+    name, runs = planned(target, *overrides, rungs=rungs, ratio=ratio, budgets=budgets, cache=cache)
     folder = out or Path("runs") / f"{name}-scale"
     climb = partial(_climb, folder, cache=cache, tell=tell, deadline=deadline)
     points = [climb(rung) for rung in runs if not rung.top]
@@ -150,26 +152,28 @@ def too_few(rungs: int, budgets: int) -> str | None:
 
 
 def planned(
-    target: str, *overrides: str, rungs: int, budgets: int, cache: Path | None = None
+    target: str, *overrides: str, rungs: int, ratio: float = 2.0, budgets: int = 1, cache: Path | None = None
 ) -> tuple[str, list[Rung]]:
     """The name of a ladder and its runs, without training them."""
     document = draft(target, overrides).on(TESTED)
     prepared = prepared_for(data_of(document), cache)
     base = settle(document, prepared, name_of(target, document))
-    return base.name, ladder(replace(base.recipe, name=None), prepared.context, rungs, budgets)
+    return base.name, ladder(replace(base.recipe, name=None), prepared.context, rungs, budgets, ratio)
 
 
-def ladder(base: Recipe, context: int, rungs: int, budgets: int = 1) -> list[Rung]:
+def ladder(base: Recipe, context: int, rungs: int, budgets: int = 1, ratio: float = 2.0) -> list[Rung]:
     """The rungs, from the smallest size and the shortest training up."""
     if rungs < 2:
         raise SpecError(f"rungs={rungs}: a ladder needs at least 2.")
+    if not 1 < ratio < math.inf:
+        raise SpecError(f"ratio={ratio:g}: each size has more weights than the one below. Use a number above 1.")
     size, step = size_of(base.model), width_step(base.model)
     steps = budget_of(base.train, step_flops(base.model, base.train, context)).steps
     if steps is None:
         raise SpecError("train.minutes: sizes are compared after the same tokens. Use train.steps or train.tokens.")
     runs: dict[str, Rung] = {}
     for place in range(rungs):
-        share = 2.0 ** (place + 1 - rungs)  # of the weights
+        share = ratio ** (place + 1 - rungs)  # of the weights
         depth = max(1, round(size.depth * share ** (1 / 3)))
         smaller = Size(_width(size.dim * math.sqrt(share * size.depth / depth), step), depth)
         top = place == rungs - 1

@@ -23,10 +23,8 @@ Recipe = Annotated[
 def scale(
     target: Recipe,
     overrides: Overrides = None,
-    rungs: Annotated[
-        int,
-        Option(min=2, help="Number of sizes, each with about half the weights of the next; the recipe is the largest."),
-    ] = 6,
+    rungs: Annotated[int, Option(min=2, help="Number of sizes; the recipe is the largest.")] = 6,
+    ratio: Annotated[float, Option(help="How many times the weights of the one below each size has, about.")] = 2.0,
     budgets: Annotated[int, Option(min=1, max=8, help="Number of training lengths: full, half, a quarter, ...")] = 1,
     minutes: Annotated[
         float | None, Option(min=0, help="Stop after so many minutes, with exit code 75; the same command goes on.")
@@ -59,7 +57,7 @@ def scale(
         note(screen, remark)
     words = overrides or []
     if dry_run:
-        steps = planned(target, *words, rungs=rungs, budgets=budgets, cache=cache_folder())[1]
+        steps = planned(target, *words, rungs=rungs, ratio=ratio, budgets=budgets, cache=cache_folder())[1]
         if screen.json:
             keys = ("name", "weights", "tokens", "flops")
             screen.data([{key: getattr(rung, key) for key in keys} for rung in steps])
@@ -71,8 +69,9 @@ def scale(
         return
     tell = screen.lines if not (screen.json or screen.quiet) else lambda text: None
     scaled = scale(
-        target, *words, rungs=rungs, budgets=budgets, minutes=minutes, out=out, cache=cache_folder(), tell=tell
-    )
+        target, *words, rungs=rungs, ratio=ratio, budgets=budgets, minutes=minutes, out=out, cache=cache_folder(),
+        tell=tell,
+    )  # fmt: skip
     page = write_scale_report(scaled, rate)
     if screen.json:
         screen.data(facts(scaled, rate))
