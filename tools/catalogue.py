@@ -40,7 +40,7 @@ def class_row(cls: Any) -> dict[str, Any]:
         "family": cls.family.__name__,
         "kind": cls.kind,
         "module": cls.__module__,
-        "doc": cls.__doc__,
+        "doc": cls.docstring or None,
         "digest": fields_digest(cls.__module__, cls.__name__),
         "by_name": cls.by_name,
         "limits": dict(cls.limits),

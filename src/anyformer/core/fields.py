@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from cattrs import Converter
 from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
 
 from anyformer.errors import SpecError
 
+C = TypeVar("C")
 _LARGEST = 2**53
 
 
@@ -33,6 +34,11 @@ class Range:
     above: int | float | None = None
     why: str = ""
     """The reason of the upper bound, for the message."""
+
+    def __repr__(self) -> str:
+        """Only the bounds that are set: signatures in tooltips show it."""
+        bounds = {name: value for name, value in vars(self).items() if name != "why" and value is not None}
+        return f"Range({', '.join(f'{name}={value}' for name, value in bounds.items())})"
 
     def refusal(self, value: int | float) -> str | None:
         """Why `value` is out of range, or None."""
@@ -93,6 +99,26 @@ def _class_help(cls: type) -> Mapping[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
+
+
+class DescribedFields:
+    """The docstring of a dataclass with the help of its fields, for `help()` and tooltips, read when it is needed."""
+
+    def __init__(self, docstring: str | None):
+        self.docstring = docstring
+
+    def __get__(self, instance: object, cls: type) -> str | None:
+        if "__match_args__" not in vars(cls):  # dataclass() reads the docstring before it sets this
+            return self.docstring
+        helps, names = field_help(cls), [field.name for field in fields(cast(Any, cls))]
+        lines = (f"{name}: {' '.join(helps[name].split())}" for name in names if name in helps)
+        return "\n\n".join(filter(None, (inspect.cleandoc(self.docstring or ""), "\n".join(lines)))) or None
+
+
+def describes_fields(cls: type[C]) -> type[C]:
+    """Decorates a dataclass whose docstring shall describe its fields; specs do without it."""
+    cls.__doc__ = DescribedFields(cls.__doc__)  # type: ignore[assignment]
+    return cls
 
 
 def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from anyformer.core.fields import describes_fields
 from anyformer.errors import SpecError
 
 
@@ -80,6 +81,7 @@ class DocumentBounds(NamedTuple):
     """Upper bound of the number of tokens of a document."""
 
 
+@describes_fields
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Memory:
     """The output of an encoder, as a decoder reads it: one vector for each source token, which is not a state."""
@@ -119,6 +121,7 @@ class StackPlace(NamedTuple):
     """Number of the layer; set by the stack if one of its parts has `needs_layer`."""
 
 
+@describes_fields
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
     """What a model knows about the tokens of one call besides their vectors."""

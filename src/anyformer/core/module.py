@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from anyformer.core.fields import did_you_mean
+from anyformer.core.fields import describes_fields, did_you_mean
 from anyformer.core.spec import Spec
 from anyformer.errors import SpecError
 
@@ -239,6 +239,7 @@ class Registry(Module):
         return Borrowed(cast(M, self.owned[key]))
 
 
+@describes_fields
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Where a part is placed."""

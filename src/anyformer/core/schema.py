@@ -172,4 +172,4 @@ def _bounds(bounds: Range | None) -> dict[str, float]:
 
 
 def _summary(cls: type[Spec]) -> str:
-    return (cls.__doc__ or "").strip().split("\n\n")[0]
+    return cls.docstring.strip().split("\n\n")[0]

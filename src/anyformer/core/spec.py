@@ -28,6 +28,7 @@ from anyformer.core.discovery import PACKAGE, built_in_class, discover, import_k
 from anyformer.core.fields import (
     changed_leaves,
     declared,
+    describes_fields,
     did_you_mean,
     field_hints,
     float_fields,
@@ -61,9 +62,13 @@ class Spec:
     """True: a string is short for a table: "pack" for {kind = "pack"}."""
     optional: ClassVar[tuple[str, ...]] = ()
     """Abstract methods of the family that a kind can do without."""
+    docstring: ClassVar[str] = ""
+    """The docstring as it was written; `__doc__` describes the fields as well."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         super().__init_subclass__()
+        cls.docstring = vars(cls).get("__doc__") or ""
+        describes_fields(cls)
         if Spec in cls.__bases__:
             cls.family, cls.kinds = cls, {}
         if kind is None:
@@ -77,6 +82,18 @@ class Spec:
             )
         cls.kind = kind
         cls.kinds[kind] = cls
+
+    def __new__(cls, *values: object, **named: object) -> Self:
+        """Refuses what the generated `__init__` would refuse, with the names of the fields."""
+        known = [field.name for field in fields(cls)]
+        if unknown := [name for name in named if name not in known]:
+            text = f"{cls.__name__} has no such field.{did_you_mean(unknown[0], known)}"
+            raise SpecError(problems=[Problem(unknown[0], text)])
+        if values:
+            value, names = shown(values[0]), ", ".join(known) or "none"
+            example = f", such as {known[0]}={value}" if known else ""
+            raise SpecError(f"{cls.__name__}: name the value {value}{example}. Fields: {names}.")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from anyformer.core import AlignedCursor, Embedding, Frame, Memory, Model, RaggedCursor, ReadingMarks, Spec
-from anyformer.core.fields import shown
+from anyformer.core.fields import describes_fields, shown
 from anyformer.errors import DataError, Problem, SpecError
 from anyformer.generation.accelerate.captured_stepper import CapturedRounds, CapturedStepper
 from anyformer.generation.accelerate.cpu_trace import traced_step
@@ -58,6 +58,7 @@ TOKENS_LIKE_A_STEP = 64
 """Tokens of a prompt in which these kernels save as much as in a step."""
 
 
+@describes_fields
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What one row of a batch shall continue."""

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anyformer.core.fields import describes_fields
 from anyformer.data.record import Record
 from anyformer.inference.record_batches import RecordBatch, record_batches
 from anyformer.objectives.objective import Predictor
 
 
+@describes_fields
 @dataclass(frozen=True)
 class Label:
     """The class of a text, or the classes of its words, or its number."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
+from anyformer.core.fields import describes_fields
 from anyformer.core.readable_numbers import counted
 from anyformer.data.tokenizers.vocabulary import LETTER, SPACE
 from anyformer.errors import SpecError
@@ -24,6 +25,7 @@ class Guess(NamedTuple):
     """None if several words were generated one after the other."""
 
 
+@describes_fields
 @dataclass(frozen=True)
 class Filled:
     """A text whose gaps are filled with the best guesses, and for each gap the guesses, best first."""

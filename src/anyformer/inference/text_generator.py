@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Head, HeadView
+from anyformer.core.fields import describes_fields
 from anyformer.data.batching.row_plan import mix
 from anyformer.data.tokenizers.tokenizer import BROKEN
 from anyformer.errors import Problem, SpecError, check_strings
@@ -32,6 +33,7 @@ _LONGEST_CHARACTER = 4
 """Bytes of a UTF-8 character, hence at most as many tokens."""
 
 
+@describes_fields
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """How tokens are chosen, and where a text ends."""

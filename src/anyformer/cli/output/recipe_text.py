@@ -91,7 +91,7 @@ def compose(name: str, task: RecipeTask, path: str) -> str:
 
 
 def _head(name: str, task: RecipeTask, path: str) -> Iterator[str]:
-    source = (kind_of(SourceSpec, task.source).__doc__ or "").strip().rstrip(".")
+    source = kind_of(SourceSpec, task.source).docstring.strip().rstrip(".")
     yield from _text(f"A model that {task.goal}. As it is, it learns from {task.source}: {source}.")
     yield "#"
     yield f"#   anyformer train {path}"
@@ -137,7 +137,7 @@ def _section(
     header: str, cls: type[Spec], values: Mapping[str, Any], family: type[Spec] | None = None, skip: Sequence[str] = ()
 ) -> Iterator[str]:
     """A table of the recipe: its keys with their values, then the other options with their defaults as comments."""
-    yield from ("", f"[{header}]  # {(cls.__doc__ or '').strip()}")
+    yield from ("", f"[{header}]  # {cls.docstring.strip()}")
     if family is not None:
         yield from _text(f"Kinds: {', '.join(sorted(family.kinds))}.")
         yield f"kind = {inline(values['kind'])}"

@@ -5,10 +5,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from anyformer.core.fields import describes_fields
 from anyformer.errors import DataError, SpecError
 from anyformer.statistics.intervals import Floats, Interval, difference
 
 
+@describes_fields
 @dataclass(frozen=True)
 class Score:
     """A number with its interval and its signature."""

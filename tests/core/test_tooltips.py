@@ -1,0 +1,41 @@
+"""What `help()`, a tooltip and a mistyped name in Python say about a spec class."""
+
+import inspect
+
+import pytest
+
+from anyformer.errors import SpecError
+from anyformer.generation.samplers.sample import Sample
+from anyformer.inference.text_generator import GenerationConfig
+from anyformer.models import Stack
+from anyformer.parts.mixers.attention import Attention
+
+
+def test_the_docstring_of_a_spec_describes_its_fields() -> None:
+    summary, _, fields = (inspect.getdoc(Attention) or "").partition("\n\n")
+    assert summary.startswith("Multi-head softmax attention") and fields.startswith("heads: Query heads.\nkv_heads: ")
+    assert "\nfilters: " in (inspect.getdoc(Sample) or "")
+
+
+def test_the_docstring_of_generation_settings_describes_its_fields() -> None:
+    assert "max_new: Most new tokens" in (inspect.getdoc(GenerationConfig) or "")
+
+
+def test_a_signature_shows_only_the_bounds_that_a_field_has() -> None:
+    assert "Range(low=1)" in str(inspect.signature(Attention))
+
+
+def test_a_mistyped_field_is_answered_with_the_similar_one() -> None:
+    with pytest.raises(SpecError, match=r"head: Attention has no such field\. Did you mean 'heads'\? Known: bias, "):
+        Attention(head=4)  # type: ignore[call-arg]
+    with pytest.raises(SpecError, match=r"n_layers: Stack has no such field\. Did you mean 'depth'\?"):
+        Stack(n_layers=2)  # type: ignore[call-arg]
+
+
+def test_a_value_without_a_name_is_answered_with_the_fields() -> None:
+    with pytest.raises(SpecError, match=r"Attention: name the value 4, such as heads=4\. Fields: heads, kv_heads, "):
+        Attention(4)  # type: ignore[misc]
+
+
+def test_the_signature_of_a_spec_is_that_of_its_fields() -> None:
+    assert list(inspect.signature(Sample).parameters) == ["temperature", "filters"]
