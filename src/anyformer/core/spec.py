@@ -85,7 +85,7 @@ class Spec:
 
     def __new__(cls, *values: object, **named: object) -> Self:
         """Refuses what the generated `__init__` would refuse, with the names of the fields."""
-        known = [field.name for field in fields(cls)]
+        known = _field_names(cls)
         if unknown := [name for name in named if name not in known]:
             text = f"{cls.__name__} has no such field.{did_you_mean(unknown[0], known)}"
             raise SpecError(problems=[Problem(unknown[0], text)])
@@ -284,15 +284,24 @@ def _problems(error: BaseException, path: str) -> Iterator[Problem]:
 def no_such_key(cls: type[Spec], name: str, path: str, more: Iterable[str] = ()) -> Problem:
     """The problem of a key that a class does not have, with the other kinds of its family that have it. `more`: keys
     that are allowed beside the fields."""
-    known = [*(field.name for field in fields(cls)), *more]
+    inner = [key for key, hint in hints_of(cls).items() if isinstance(hint, type) and name in _field_names(hint)]
+    if inner:
+        places = " or ".join(join_path(path, f"{key}.{name}") for key in inner)
+        return Problem(join_path(path, name), f"{name} belongs to {' or '.join(inner)}: write {places}.")
+    known = [*_field_names(cls), *more]
     text = f"{cls.__name__} has no such key.{did_you_mean(name, known)}"
     if cls.kind:
         cls.load_kind("")
-        kinds = sorted(kind for kind, other in cls.kinds.items() if name in (field.name for field in fields(other)))
+        kinds = sorted(kind for kind, other in cls.kinds.items() if name in _field_names(other))
         listed = f"{', '.join(kinds[:KINDS_SHOWN])}{', ...' if len(kinds) > KINDS_SHOWN else ''}"
         choice = kinds[0] if len(kinds) == 1 else "KIND"
         text += f" It is a key of {listed}: write {join_path(path, 'kind')}={choice} as well." if kinds else ""
     return Problem(join_path(path, name), text)
+
+
+def _field_names(cls: type) -> list[str]:
+    """The fields of a spec class; none for other types."""
+    return [field.name for field in fields(cls)] if issubclass(cls, Spec) else []
 
 
 def _key(error: BaseException) -> str:

@@ -54,7 +54,7 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
         if self.inputs == "shared":
             for key in ("vocab", "dim", "embedding"):
                 source, target = getattr(self.encoder, key), getattr(self.decoder, key)
-                if source != target:
+                if source != target and None not in (source, target):  # a vocabulary may still be open
                     raise SpecError(
                         f"shared inputs need the same {key} on both sides, got {source} and {target}. "
                         f'Make them equal, or set inputs = "separate".'
@@ -72,6 +72,11 @@ class EncoderDecoder(ModelSpec, kind="encoder_decoder"):
         return self.decoder.init
 
     def module(self) -> "EncoderDecoderModel":
+        if None in (self.encoder.vocab, self.decoder.vocab):
+            raise SpecError(
+                "vocab: is not set on both sides. In training it follows the data. To build the model without data, "
+                'set both: model.with_("encoder.vocab", 300).with_("decoder.vocab", 300).'
+            )
         return EncoderDecoderModel(self)
 
 
