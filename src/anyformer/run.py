@@ -55,7 +55,15 @@ from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.printed_progress import PrintedProgress
-from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of, with_preset
+from anyformer.training.recipes.python_values import (
+    DataTarget,
+    Sections,
+    Target,
+    check_paths,
+    check_target,
+    layers_of,
+    with_preset,
+)
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
@@ -352,7 +360,8 @@ def train(
     target: a path to data, a source of data, a preset's name, a recipe file, a model, a recipe, or a run (or its
         folder) with `resume`.
     overrides: dotted keys as on the command line, "optimizer.lr=3e-4"; they are laid on top of everything else.
-    data: a path, a source or a data section, where the target is a model, a preset or a recipe.
+    data: a path, a source or a data section, where the target is a model, a preset or a recipe; text that comes with
+        Python if neither names any.
     steps: short for train.steps.
     out: the run folder; runs/NAME if not given.
     resume: continue an interrupted run exactly where it was.
@@ -378,6 +387,7 @@ def train(
 
     target = target.folder if isinstance(target, Run) else target
     check_target(target)
+    check_paths(out=out, cache=cache)
     if not isinstance(watcher, Watcher):
         raise SpecError(problems=[Problem("watcher", f"expected a Watcher, got {shown(watcher)}. Write Watcher().")])
     if isinstance(target, ModelSpec) and "model" in sections:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,31 @@ def test_a_trainer_prepares_the_data_of_its_recipe(tmp_path: Path, monkeypatch: 
 def test_strings_override_values_and_an_unknown_section_is_named(tmp_path: Path) -> None:
     run = train(MODEL, *QUICK, "train.steps=1", data=text(tmp_path), steps=9, out=tmp_path / "r", cache=tmp_path / "c")
     assert run.recipe.train.steps == 1
-    with pytest.raises(SpecError, match="optimiser: a recipe has no such section"):
+    with pytest.raises(
+        SpecError, match=r"optimiser: a recipe has no such section\. Did you mean 'optimizer'\? Known: "
+    ):
         train(MODEL, data=text(tmp_path), optimiser=Muon())  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("lr", 3e-4, "optimizer.lr=..."),
+        ("batch_size", 64, "train.batch_tokens=..."),
+        ("device", "cpu", "train.device=..."),
+    ],
+)
+def test_a_key_of_a_section_as_an_argument_is_answered_with_its_override(name: str, value: Any, key: str) -> None:
+    for call in (train, compare):
+        with pytest.raises(SpecError, match=f'{name}: is a key of .*"{re.escape(key)}"'):
+            call(MODEL, **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_no_path_is_refused_by_its_argument() -> None:
+    for call in (train, compare):
+        for name in ("out", "cache"):
+            with pytest.raises(SpecError, match=rf"^{name}: expected a path, got 4\."):
+                call(MODEL, **{name: 4})  # type: ignore[arg-type]
 
 
 def test_a_model_without_a_vocabulary_says_what_to_do() -> None:
@@ -132,6 +156,11 @@ def test_a_target_of_another_type_is_refused_before_anything_is_read(target: Any
     for call in (train, compare):
         with pytest.raises(SpecError, match=r"^target: expected a path, a preset's name, .* got "):
             call(target)
+
+
+def test_a_class_as_the_target_is_answered_with_a_call() -> None:
+    with pytest.raises(SpecError, match=r"Write Copy\(\.\.\.\)"):
+        train(Copy)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [["a text", "another"], {"path": "notes.txt"}, Text, 3])

@@ -155,10 +155,15 @@ MOST_LISTED = 40
 """Names that are listed beside a similar one; the names of all presets would hide it."""
 
 
+def usual_name(word: str) -> str:
+    """The name here of a setting that other tools call differently; any other word as it is."""
+    return _ELSEWHERE.get(word.lower(), word)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean X? Known: ...' for a name that does not exist; a long list follows only if nothing is similar."""
     options = sorted(known)
-    near = [name for name in (_ELSEWHERE.get(word.lower()),) if name in options]
+    near = [name for name in (usual_name(word),) if name in options]
     near = near or difflib.get_close_matches(word, options, 1, cutoff=0.55)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return guess if near and len(options) > MOST_LISTED else f"{guess} Known: {', '.join(options)}."

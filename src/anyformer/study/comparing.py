@@ -28,7 +28,15 @@ from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import jobs_of, threads_of, workers_for
-from anyformer.training.recipes.python_values import DataTarget, Sections, Target, check_target, layers_of, with_preset
+from anyformer.training.recipes.python_values import (
+    DataTarget,
+    Sections,
+    Target,
+    check_paths,
+    check_target,
+    layers_of,
+    with_preset,
+)
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS, remarks_on_data
@@ -70,6 +78,7 @@ def compare(
         check_target(model, f"arm {name}")
     base: Target = next(iter(models.values()), "") if isinstance(target, Mapping) else target
     check_target(base)
+    check_paths(out=out, cache=cache)
     if not isinstance(base, Spec) and is_pack(Path(base)):
         base = unpack(Path(base), None if out is None else Path(out), RUNS)
     existing = None if isinstance(base, Spec) or not (Path(base) / STUDY).is_file() else Path(base)

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict
 
 from torch import nn
 
 from anyformer.core import ModelSpec, Spec
-from anyformer.core.fields import shown
+from anyformer.core.fields import did_you_mean, shown, usual_name
 from anyformer.core.plain_data import Tree
+from anyformer.core.spec import hints_of
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.sources.named_source import source_of
@@ -26,21 +28,22 @@ Target = str | Path | SourceSpec | ModelSpec | Recipe
 
 
 class Sections(TypedDict, total=False):
-    """The sections of a recipe that `train` and `compare` take as keyword arguments; the data have one of their own."""
+    """The sections of a recipe that `train` and `compare` take as keyword arguments; the data have one of their own. A
+    mapping changes single keys of a section."""
 
     name: str
     seed: int
     init_seed: int
-    model: ModelSpec | str
-    objective: Objective
-    optimizer: OptimizerSpec
-    schedule: ScheduleSpec
-    tune: TuningSpec
-    train: TrainSpec
-    evaluate: EvaluateSpec
-    checkpoint: CheckpointSpec
-    log: LogSpec
-    sample: SampleSpec
+    model: ModelSpec | str | Mapping[str, Any]
+    objective: Objective | Mapping[str, Any]
+    optimizer: OptimizerSpec | Mapping[str, Any]
+    schedule: ScheduleSpec | Mapping[str, Any]
+    tune: TuningSpec | str | Mapping[str, Any]
+    train: TrainSpec | Mapping[str, Any]
+    evaluate: EvaluateSpec | Mapping[str, Any]
+    checkpoint: CheckpointSpec | Mapping[str, Any]
+    log: LogSpec | Mapping[str, Any]
+    sample: SampleSpec | Mapping[str, Any]
 
 
 DataTarget = str | Path | SourceSpec | DataSpec
@@ -55,7 +58,16 @@ def check_target(target: object, name: str = "target") -> None:
         text = "expected a model as a value, such as Decoder(...), got a built module."
     else:
         text = f"expected a path, a preset's name, a source, a model or a recipe, got {shown(target)}."
+        if isinstance(target, type) and issubclass(target, Spec):
+            text += f" Write {target.__name__}(...)."
     raise SpecError(problems=[Problem(name, text)])
+
+
+def check_paths(**paths: object) -> None:
+    """Raises SpecError for a value that is neither a path nor None."""
+    for name, path in paths.items():
+        if not isinstance(path, str | Path | None):
+            raise SpecError(problems=[Problem(name, f"expected a path, got {shown(path)}.")])
 
 
 def with_preset(overrides: tuple[str, ...], sections: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -70,9 +82,9 @@ def layers_of(
 ) -> TomlLayers:
     """Python values as a layer of a recipe: `train("small", data="notes.txt", steps=500, optimizer=Muon())`."""
     tree: Tree = {name: value.to_dict() if isinstance(value, Spec) else value for name, value in sections.items()}
-    if unknown := [name for name in tree if name not in Sections.__annotations__]:
-        known = ", ".join(Sections.__annotations__)
-        raise SpecError(f"{unknown[0]}: a recipe has no such section. Sections: {known}.")
+    for name in tree:
+        if name not in Sections.__annotations__:
+            raise SpecError(problems=[_no_such_section(name)])
     if isinstance(data, DataSpec):
         tree["data"] = data.to_dict()
     elif isinstance(data, SourceSpec):
@@ -90,3 +102,15 @@ def layers_of(
     if init_from is not None:
         tree["init_from"] = init_from
     return TomlLayers.of(tree, PYTHON)
+
+
+def _no_such_section(name: str) -> Problem:
+    """The problem of a keyword argument that is no section, with the section that has a key of this name."""
+    sections = {
+        key: hint for key, hint in hints_of(Recipe).items() if isinstance(hint, type) and issubclass(hint, Spec)
+    }
+    key = usual_name(name)
+    homes = [section for section, cls in sections.items() if key in (field.name for field in fields(cls))]
+    if homes:
+        return Problem(name, f'is a key of {homes[0]}. Pass it as a string: "{homes[0]}.{key}=...".')
+    return Problem(name, f"a recipe has no such section.{did_you_mean(name, Sections.__annotations__)}")
