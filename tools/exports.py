@@ -18,6 +18,7 @@ NAMES = {
         "nbytes", "reorder",
     ),
     "anyformer.data.preparation.pipeline": ("DataSpec", "prepare"),
+    "anyformer.data.sources.record_file": ("write_records",),
     "anyformer.errors": (
         "AnyformerError", "CheckpointError", "DataError", "ResourceError", "SpecError", "TrainingError",
     ),

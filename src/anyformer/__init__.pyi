@@ -65,6 +65,7 @@ from anyformer.data.sources.parquet import Parquet as Parquet
 from anyformer.data.sources.pronouns import Pronouns as Pronouns
 from anyformer.data.sources.published_corpus import PublishedCorpus as PublishedCorpus
 from anyformer.data.sources.python_topics import PythonTopics as PythonTopics
+from anyformer.data.sources.record_file import write_records as write_records
 from anyformer.data.sources.text import Text as Text
 from anyformer.data.sources.toy_parses import ToyParses as ToyParses
 from anyformer.data.sources.unicode_names import UnicodeNames as UnicodeNames
@@ -673,4 +674,5 @@ __all__ = [
     "reorder",
     "torch_part",
     "train",
+    "write_records",
 ]

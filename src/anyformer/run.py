@@ -21,7 +21,7 @@ from anyformer.data.batching.packings.packing import PackingSpec
 from anyformer.data.chat.template import DEFAULT_TEMPLATE, messages_of
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.preparation.pipeline import DataSpec
-from anyformer.data.record import Record
+from anyformer.data.record import Record, SourceSpec
 from anyformer.data.sources.named_source import NOTHING, relocated, source_with
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.disk import (
@@ -55,15 +55,8 @@ from anyformer.objectives.objective import Predictor
 from anyformer.optim import average
 from anyformer.training.loop.loss_module import fresh_models
 from anyformer.training.printed_progress import PrintedProgress
-from anyformer.training.recipes.python_values import (
-    DataTarget,
-    Sections,
-    Target,
-    check_paths,
-    check_target,
-    layers_of,
-    with_preset,
-)
+from anyformer.training.recipes import python_values
+from anyformer.training.recipes.python_values import DataTarget, Sections, Target
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs import checkpoint
 from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
@@ -77,11 +70,13 @@ class Run(OpenedFolder):
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
+        """The run in a folder; raises CheckpointError if the folder holds none."""
         checkpoint.refuse_other_folder(Path(folder))
         return cls(folder)
 
     @property
     def name(self) -> str:
+        """The name of the folder."""
         return self.folder.name
 
     @cached_property
@@ -91,6 +86,7 @@ class Run(OpenedFolder):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run."""
         return Tokenizer.load(self.folder / TOKENIZER)
 
     def metrics(self) -> Iterator[Mapping[str, Any]]:
@@ -218,13 +214,13 @@ class Run(OpenedFolder):
 
     def evaluate(
         self,
-        data: str | Path | None = None,
+        data: str | Path | SourceSpec | None = None,
         metrics: Collection[str] = (),
         limit: int | None = None,
         split: str | None = None,
     ) -> Scores:
-        """The scores of a path to data, with a warning if the run was trained on texts of them; or of the run's own
-        validation split."""
+        """The scores of a path to data or of a source, with a warning if the run was trained on texts of them; or of
+        the run's own validation split."""
         check_strings("metrics", metrics)
         records = list(islice(self.records(data, split), limit))
         if data is not None and (overlap := self.training_overlap(records)):
@@ -247,11 +243,15 @@ class Run(OpenedFolder):
         return Yardsticks(self.recipe.objective, train, fingerprint, cache)
 
     def records(
-        self, data: str | Path | None = None, split: str | None = None, options: Mapping[str, Any] = NOTHING
+        self,
+        data: str | Path | SourceSpec | None = None,
+        split: str | None = None,
+        options: Mapping[str, Any] = NOTHING,
     ) -> Iterator[Record]:
-        """The records of a path to data, all or those of a split; without a path, of a split of the run's own data
-        (default: validation). `options`: options of the source, such as the fields of text and label."""
+        """The records of a path to data or of a source, all or those of a split; without either, of a split of the
+        run's own data (default: validation). `options`: options of the source, such as the fields of text and label."""
         if data is not None:
+            python_values.check_data(data)
             source = source_with(data, options)
             if source.chat_template is not None and (self.folder / CHAT_TEMPLATE).is_file():
                 source = source.with_("template", (self.folder / CHAT_TEMPLATE).read_text(encoding="utf-8"))
@@ -386,13 +386,13 @@ def train(
             watcher.log(calibration.sentence)
 
     target = target.folder if isinstance(target, Run) else target
-    check_target(target)
-    check_paths(out=out, cache=cache)
+    python_values.check_target(target)
+    python_values.check_paths(out=out, cache=cache)
     if not isinstance(watcher, Watcher):
         raise SpecError(problems=[Problem("watcher", f"expected a Watcher, got {shown(watcher)}. Write Watcher().")])
     if isinstance(target, ModelSpec) and "model" in sections:
         raise SpecError("train: the target is a model, and model= names another one. Keep one.")
     source = init_from.folder if isinstance(init_from, Run) else init_from
-    overrides, other_sections = with_preset(overrides, sections)
-    values = layers_of(data, steps, other_sections, None if source is None else str(source))
+    overrides, other_sections = python_values.with_preset(overrides, sections)
+    values = python_values.layers_of(data, steps, other_sections, None if source is None else str(source))
     return Run(train_folder(TrainRequest(target, overrides, values, out, cache), resume, watcher, finish))

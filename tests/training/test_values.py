@@ -13,6 +13,8 @@ from tests.training.small import TINY, text
 
 from anyformer.core import Frame, Spec
 from anyformer.data.preparation.pipeline import DataSpec
+from anyformer.data.sources.jsonl import JSONLines
+from anyformer.data.sources.record_file import write_records
 from anyformer.data.sources.text import Text
 from anyformer.data.synthetic.copy import Copy
 from anyformer.data.tokenizers.byte import Byte
@@ -165,7 +167,7 @@ def test_a_class_as_the_target_is_answered_with_a_call() -> None:
 
 @pytest.mark.parametrize("data", [["a text", "another"], {"path": "notes.txt"}, Text, 3])
 def test_data_of_another_type_are_refused_with_the_types_that_fit(data: Any) -> None:
-    with pytest.raises(SpecError, match=r"^data: expected a path, a source such as .* got "):
+    with pytest.raises(SpecError, match=r"^data: expected a path or a source such as .* got .* write_records"):
         train(MODEL, data=data)
 
 
@@ -263,3 +265,17 @@ def test_training_in_python_prints_the_messages_of_the_command_unless_a_watcher_
     train(MODEL, *words, data=text(tmp_path), steps=1, out=tmp_path / "2", cache=tmp_path / "c", watcher=Watcher())
     printed = capsys.readouterr()
     assert not printed.err and not printed.out
+
+
+def test_records_in_memory_are_written_trained_on_and_evaluated(tmp_path: Path) -> None:
+    words = ("red", "green", "blue")
+    rows = [{"text": f"the {word} door {n}", "label": word} for n in range(40) for word in words]
+    path = write_records(tmp_path / "doors.jsonl", rows)
+    run = train(path, "model.dim=16", steps=2, out=tmp_path / "run", cache=tmp_path / "cache", watcher=Watcher())
+    assert sorted(run.trained().contents.classes) == sorted(words)
+    fresh = write_records(tmp_path / "more.jsonl", [{"body": "the red window", "colour": "red"}] * 3)
+    source = JSONLines(path=str(fresh), text="body", label="colour")
+    assert run.evaluate(source)["accuracy"].texts == 3
+    for call in (run.evaluate, train):
+        with pytest.raises(SpecError, match=r'write_records\("NAME\.jsonl", records\)'):
+            call(rows)  # type: ignore[arg-type]

@@ -113,9 +113,10 @@ def relocated_path(path: str, began_in: str) -> str:
     return str(there) if not Path(path).expanduser().exists() and there.exists() else path
 
 
-def source_with(target: str | Path, options: Row) -> SourceSpec:
-    """The source of a path or of a built-in name, with the options of the user laid over it."""
-    return decode(SourceSpec, {**source_of(str(target), options).to_dict(), **options}, "source")
+def source_with(target: str | Path | SourceSpec, options: Row) -> SourceSpec:
+    """A source, or that of a path or of a built-in name, with the options of the user laid over it."""
+    source = target if isinstance(target, SourceSpec) else source_of(str(target), options)
+    return decode(SourceSpec, {**source.to_dict(), **options}, "source")
 
 
 def guess(path: str, options: Row = NOTHING) -> SourceSpec:

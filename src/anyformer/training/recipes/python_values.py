@@ -1,7 +1,7 @@
 """The arguments of `train` and `compare`, Python values, as a layer of a recipe."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict
@@ -50,6 +50,9 @@ DataTarget = str | Path | SourceSpec | DataSpec
 """What `data=` accepts: a path, the name of a built-in source, a source, or a whole data section."""
 
 
+IN_MEMORY = ' Records in memory become a file by write_records("NAME.jsonl", records).'
+
+
 def check_target(target: object, name: str = "target") -> None:
     """Raises SpecError for a value that can name neither data nor a model."""
     if isinstance(target, str | Path | Spec):
@@ -60,7 +63,17 @@ def check_target(target: object, name: str = "target") -> None:
         text = f"expected a path, a preset's name, a source, a model or a recipe, got {shown(target)}."
         if isinstance(target, type) and issubclass(target, Spec):
             text += f" Write {target.__name__}(...)."
+        elif isinstance(target, Iterable):
+            text += IN_MEMORY
     raise SpecError(problems=[Problem(name, text)])
+
+
+def check_data(data: object, *more: type[Spec]) -> None:
+    """Raises SpecError for a value that is no path to data, no source and none of `more`."""
+    if not isinstance(data, (str, Path, SourceSpec, *more)):
+        also = f", or a {more[0].__name__}" if more else ""
+        text = f"expected a path or a source such as Text(path=...){also}, got {shown(data)}.{IN_MEMORY}"
+        raise SpecError(problems=[Problem("data", text)])
 
 
 def check_paths(**paths: object) -> None:
@@ -85,15 +98,14 @@ def layers_of(
     for name in tree:
         if name not in Sections.__annotations__:
             raise SpecError(problems=[_no_such_section(name)])
+    if data is not None:
+        check_data(data, DataSpec)
     if isinstance(data, DataSpec):
         tree["data"] = data.to_dict()
     elif isinstance(data, SourceSpec):
         tree["data"] = {"source": data.to_dict()}
     elif isinstance(data, str | Path):
         tree["data"] = {"source": source_of(str(data)).to_dict()}
-    elif data is not None:
-        text = f"expected a path, a source such as Text(path=...), or a DataSpec, got {shown(data)}."
-        raise SpecError(problems=[Problem("data", f"{text} Texts in memory: write them to a file first.")])
     if steps is not None:
         train = tree.get("train", {})
         if train.get("steps", steps) != steps:
