@@ -87,6 +87,7 @@ class Run(OpenedFolder):
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the run."""
+        checkpoint.refuse_other_folder(self.folder)
         return Tokenizer.load(self.folder / TOKENIZER)
 
     def metrics(self) -> Iterator[Mapping[str, Any]]:
@@ -292,6 +293,7 @@ class Run(OpenedFolder):
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """Versions, device and data fingerprint of the run, from environment.json."""
+        checkpoint.refuse_other_folder(self.folder)
         return checkpoint.read_facts(self.folder / ENVIRONMENT)
 
     @cached_property

@@ -50,7 +50,7 @@ def test_a_student_learns_from_the_weights_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_teacher_must_be_a_run_with_the_same_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(AnyformerError, match="nowhere: not a run folder"):
+    with pytest.raises(AnyformerError, match="nowhere: no such file or folder"):
         student(tmp_path, tmp_path / "nowhere", Watcher())
     teacher = train(file("texts"), *SETTINGS, "train.steps=1", out=tmp_path / "teacher", cache=tmp_path / "cache")
     with pytest.raises(AnyformerError, match="teacher has another tokenizer than these data"):

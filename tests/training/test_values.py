@@ -18,7 +18,7 @@ from anyformer.data.sources.record_file import write_records
 from anyformer.data.sources.text import Text
 from anyformer.data.synthetic.copy import Copy
 from anyformer.data.tokenizers.byte import Byte
-from anyformer.errors import DataError, SpecError
+from anyformer.errors import CheckpointError, DataError, SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.optim.muon import Muon
 from anyformer.parts.channels.mlp import MLP
@@ -279,3 +279,10 @@ def test_records_in_memory_are_written_trained_on_and_evaluated(tmp_path: Path) 
     for call in (run.evaluate, train):
         with pytest.raises(SpecError, match=r'write_records\("NAME\.jsonl", records\)'):
             call(rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["recipe", "tokenizer", "environment", "newest", "best_step"])
+def test_a_mistyped_run_is_answered_with_the_similar_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "reviews").mkdir()
+    with pytest.raises(CheckpointError, match=r"reviewz: no such file or folder\. Did you mean '.*reviews'\?"):
+        getattr(Run(tmp_path / "reviewz"), name)

@@ -86,7 +86,7 @@ def existing(path: str) -> Path:
     try:
         file.stat()
     except FileNotFoundError:
-        raise DataError(_missing(file)) from None
+        raise DataError(no_such_path(file)) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path!r}: cannot be read: {_reason(error)}.") from None
     return file
@@ -375,7 +375,8 @@ def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError, count: in
     return f"{path}:{line}: byte {offset} (0x{error.object[error.start]:02x}) is not {encoding}. {advice}"
 
 
-def _missing(path: Path) -> str:
+def no_such_path(path: Path) -> str:
+    """The message about a path that does not exist, with the most similar name beside it."""
     if path.is_symlink():
         return f"{path}: is a link to {os.readlink(path)}, where there is nothing."
     try:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from anyformer import training
 from anyformer.core import Model
+from anyformer.data.sources.files import no_such_path
 from anyformer.disk import (
     CHECKPOINTS,
     EXTENDED,
@@ -244,6 +245,8 @@ def naming(path: Path) -> Iterator[None]:
 
 def refuse_other_folder(folder: Path) -> None:
     """Raises CheckpointError if a path is not a run folder; for a recipe, it says how to train it."""
+    if not folder.exists():
+        raise CheckpointError(no_such_path(folder))
     if folder.is_file() and folder.suffix == ".toml":
         if folder.name == RECIPE and is_run(folder.parent):
             raise CheckpointError(f"{folder}: is the recipe of a run. Name the folder of the run: {folder.parent}")
@@ -310,6 +313,8 @@ def newest_checkpoint(folder: Path) -> Path:
     if is_packed(folder):
         advice = f"Train it again: anyformer train {folder / RECIPE} --out {folder}-2"
         raise CheckpointError(f"{folder}: is complete, but its weights were left out by --pack. {advice}")
+    if not folder.exists():
+        refuse_other_folder(folder)
     missing = CheckpointError(f"{folder}: there is no checkpoint yet.")
     raise no_whole_checkpoint(folder, damaged) if damaged else missing
 
