@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from anyformer.core.fields import describes_fields
-from anyformer.errors import SpecError
+from anyformer.errors import Problem, SpecError
 
 
 class Marks(NamedTuple):
@@ -108,7 +108,7 @@ class Memory:
 def memory_of(memory: Memory | None, kind: str) -> Memory:
     """The encoder's output, or an error that names the kind of part that needs it."""
     if memory is None:
-        raise SpecError(f"{kind} needs the encoder's output: put it in frame.memory.")
+        raise SpecError(f"{kind} needs the encoder's output: Frame(memory=module.encode(source)).")
     return memory
 
 
@@ -246,6 +246,32 @@ class Frame:
         if self.marks is not None:
             fields["marks"] = ReadingMarks(self.marks.prefix, *tree_map_only(Tensor, change, self.marks[1:]))
         return replace(self, **{**fields, **changes})
+
+
+def check_inputs(tokens: object, frame: object) -> None:
+    """Raises SpecError for token ids or a frame of other types or shapes, before a part fails on them."""
+    if not isinstance(tokens, Tensor):
+        text = f"must be a tensor of token ids, got {type(tokens).__name__}. Write torch.tensor([[1, 2, 3]])."
+        raise SpecError(problems=[Problem("tokens", text)])
+    if tokens.dim() != 2 or tokens.is_floating_point():
+        text = f"must be token ids of the shape [batch, length], got {list(tokens.shape)} of {tokens.dtype}"
+        advice = ". Add the batch: tokens[None]." if tokens.dim() == 1 else "."
+        raise SpecError(problems=[Problem("tokens", text + advice)])
+    if not isinstance(frame, Frame):
+        advice = "Padding is Frame(valid=...), the source of an encoder-decoder Frame(memory=module.encode(source))."
+        raise SpecError(problems=[Problem("frame", f"expected a Frame, got {type(frame).__name__}. {advice}")])
+    for name in ("valid", "segments", "types"):
+        values = getattr(frame, name)
+        if values is not None and (not isinstance(values, Tensor) or values.shape != tokens.shape):
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            text = f"must be a tensor of the shape of the tokens, {list(tokens.shape)}, got {got}."
+            raise SpecError(problems=[Problem(f"frame.{name}", text)])
+    if frame.valid is not None and frame.valid.dtype != torch.bool:
+        text = f"must be bool, True for tokens and False for padding, got {frame.valid.dtype}. Write valid=mask.bool()."
+        raise SpecError(problems=[Problem("frame.valid", text)])
+    if frame.memory is not None and not isinstance(frame.memory, Memory):
+        text = f"expected a Memory, got {type(frame.memory).__name__}. Write memory=module.encode(source)."
+        raise SpecError(problems=[Problem("frame.memory", text)])
 
 
 State: TypeAlias = Any

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core.fields import Amount, Chance, Count, Range
-from anyformer.core.frame import Frame, Memory, StackPlace, State
+from anyformer.core.frame import Frame, Memory, StackPlace, State, check_inputs
 from anyformer.core.model import Embedding, EmbeddingSpec, Head, HeadSpec, Model, ModelSpec, StackFacts
 from anyformer.core.module import Borrowed, InitSpec, Registry, Site, Table
 from anyformer.core.part import Heads, NormSpec, Out, Part, PartSpec, Position, PositionSpec
-from anyformer.errors import Problem, SpecError, at
+from anyformer.errors import SpecError, at
 from anyformer.models.exits import Exits, leave_early
 from anyformer.models.stack import Stack
 from anyformer.ops.devices import as_stream, is_empty
@@ -241,10 +241,7 @@ class SingleModel(Model):
 
     def _embed(self, tokens: Tensor, frame: Frame, state: State | None = None) -> tuple[Tensor, State | None]:
         """The input of the first layer, and the state of the embedding after these tokens; `state`: the one before."""
-        if tokens.dim() != 2 or tokens.is_floating_point():
-            text = f"must be token ids of the shape [batch, length], got {list(tokens.shape)} of {tokens.dtype}"
-            advice = ". Add the batch: tokens[None]." if tokens.dim() == 1 else "."
-            raise SpecError(problems=[Problem("tokens", text + advice)])
+        check_inputs(tokens, frame)
         words = self.words.module
         x, state = (words(tokens, frame), None) if state is None else words.continued(tokens, frame, state)
         if self.types is not None:
