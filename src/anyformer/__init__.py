@@ -31,7 +31,7 @@ def load_lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[s
         if name == "__all__":
             return sorted(homes())
         if name.startswith("__") or name not in homes():
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         value = getattr(importlib.import_module(homes()[name]), name)
         setattr(module, name, value)
         return value

@@ -4,10 +4,12 @@ import inspect
 
 import pytest
 
+import anyformer
+from anyformer.core import Work, cost
 from anyformer.errors import SpecError
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.text_generator import GenerationConfig
-from anyformer.models import Stack
+from anyformer.models import Block, Branch, Stack
 from anyformer.parts.mixers.attention import Attention
 
 
@@ -39,3 +41,30 @@ def test_a_value_without_a_name_is_answered_with_the_fields() -> None:
 
 def test_the_signature_of_a_spec_is_that_of_its_fields() -> None:
     assert list(inspect.signature(Sample).parameters) == ["temperature", "filters"]
+
+
+def test_a_word_where_a_spec_is_expected_is_answered_with_the_classes() -> None:
+    with pytest.raises(
+        SpecError, match=r"norm: expected a NormSpec, got 'layernorm'\. Did you mean 'LayerNorm'\? Known: "
+    ):
+        Branch(part=Attention(), norm="layernorm")  # type: ignore[arg-type]
+
+
+def test_a_part_in_place_of_its_branch_is_answered_with_the_branch() -> None:
+    with pytest.raises(
+        SpecError, match=r"branches\[0\]: expected a Branch, .* Write Branch\(part=Attention\(\.\.\.\)\)\."
+    ):
+        Block(branches=(Attention(),))  # type: ignore[arg-type]
+
+
+def test_a_value_of_another_type_is_named_by_diff_and_cost() -> None:
+    with pytest.raises(SpecError, match=r"other: expected a spec, got 3\."):
+        Attention().diff(3)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"spec: expected a model as a value, .* got 'small'"):
+        cost("small", Work())  # type: ignore[arg-type]
+
+
+def test_a_mistyped_name_of_the_package_can_be_corrected_by_python() -> None:
+    with pytest.raises(AttributeError) as caught:
+        anyformer.Atention  # noqa: B018
+    assert caught.value.name == "Atention" and caught.value.obj is anyformer

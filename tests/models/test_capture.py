@@ -11,10 +11,12 @@ from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.mixers.attention import Attention
 
+LAYER = Block(branches=(Branch(part=Attention(heads=2)),))
+MODEL = Decoder(vocab=11, dim=16, stack=Stack(blocks={"layer": LAYER}, depth=2))
+
 
 def attentive() -> Model:
-    stack = Stack(blocks={"layer": Block(branches=(Branch(part=Attention(heads=2)),))}, depth=2)
-    return Decoder(vocab=11, dim=16, stack=stack).build()
+    return MODEL.build()
 
 
 def test_a_pattern_that_matches_no_tap_is_answered_with_the_nearest() -> None:
@@ -39,3 +41,14 @@ def test_an_edit_returns_a_tensor_of_the_same_shape(edit: Any) -> None:
     expected = pytest.raises(SpecError, match=r"^edit: must return None or a tensor of the shape \[2, ")
     with expected, capture(model, "*.pattern", edit):
         model(torch.zeros(2, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("model", [MODEL, "runs/first", None])
+def test_what_is_no_module_is_answered_with_how_to_get_one(model: Any) -> None:
+    with pytest.raises(SpecError, match=r"^model: expected a module, got .* spec\.build\(\), that of a run run\.model"):
+        capture(model, "*.pattern").__enter__()
+
+
+def test_several_patterns_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"^glob: expected one pattern"):
+        capture(attentive(), ["*.pattern"]).__enter__()  # type: ignore[arg-type]

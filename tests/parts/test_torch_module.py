@@ -125,6 +125,14 @@ def test_what_is_no_factory_and_unknown_reads_are_refused() -> None:
         torch_part("mine", Shifted, reads="right")  # type: ignore[arg-type]
 
 
+def test_a_name_that_recipes_cannot_hold_or_that_is_taken_is_refused() -> None:
+    for name in ("My Linear", "", 3):
+        with pytest.raises(SpecError, match=r"torch_part: the name is written in recipes, such as 'my_linear', got "):
+            torch_part(name, Shifted)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"a part of anyformer is called 'attention'\. Choose another name\."):
+        torch_part("attention", Shifted)
+
+
 def test_a_module_without_parameters_has_a_state() -> None:
     part = torch_part("mine", lambda dim: nn.ReLU())().build(Site(dim=16))
     assert part.init_state(2, 5).shape == (2, 6, 16)

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from anyformer.core.fields import Amount, Count
+from anyformer.core.fields import Amount, Count, shown
 from anyformer.core.frame import Frame, Memory, State, nbytes
 from anyformer.core.model import Model, ModelSpec, refuse_overflow
 from anyformer.core.module import Call, Module
 from anyformer.core.spec import Spec
-from anyformer.errors import SpecError
+from anyformer.errors import Problem, SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,11 @@ class CostTree:
 
 def cost(spec: ModelSpec, work: Work) -> CostTree:
     """The cost of one forward and backward pass. Allocates nothing."""
+    if not isinstance(spec, ModelSpec):
+        text = f"expected a model as a value, such as Decoder(...) or load('small'), got {shown(spec)}."
+        raise SpecError(problems=[Problem("spec", text)])
+    if not isinstance(work, Work):
+        raise SpecError(problems=[Problem("work", f"expected Work(batch=..., length=...), got {shown(work)}.")])
     if work.past and not spec.decodes:
         raise SpecError(f"past={work.past}: an encoder reads all at once, it has no past. Leave it out.")
     with torch.device("meta"), refuse_overflow():

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from anyformer.core.fields import describes_fields, did_you_mean
+from anyformer.core.fields import describes_fields, did_you_mean, shown
 from anyformer.core.spec import Spec
-from anyformer.errors import SpecError
+from anyformer.errors import Problem, SpecError
 
 Role = Literal["in", "gate", "query", "key", "value", "out", "embed", "position", "head", "gain", "bias", "scalar"]
 """Purpose of a learned tensor. Initialisation, weight decay, learning rate and optimiser are tables over it."""
@@ -308,6 +308,12 @@ def capture(model: nn.Module, glob: str = "*", edit: Edit | None = None) -> Iter
     `edit(name, value)` may return another value of the same shape, which replaces it: ablation and patching. SpecError
     if no tap has a name that matches, unless it is `*`.
     """
+    if not isinstance(model, nn.Module):
+        text = f"expected a module, got {shown(model)}. That of a spec is spec.build(), that of a run run.model()."
+        raise SpecError(problems=[Problem("model", text)])
+    if not isinstance(glob, str):
+        text = f"expected one pattern, such as '*.pattern', got {shown(glob)}. It matches any of them: '*.[kp]*'."
+        raise SpecError(problems=[Problem("glob", text)])
     taps = taps_of(model, glob)
     if not taps and glob != "*":
         names = {re.sub(r"\b\d+\b", "*", name) for name in taps_of(model)}  # one name for all layers

@@ -138,6 +138,8 @@ class Spec:
 
     def diff(self, other: Self) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> (mine, theirs), for every key in which they differ."""
+        if not isinstance(other, Spec):
+            raise SpecError(problems=[Problem("other", f"expected a spec, got {shown(other)}.")])
         return changed_leaves(self.to_dict(), other.to_dict())
 
     def digest(self) -> str:
@@ -359,6 +361,13 @@ def _example(value: Any, family: type[Spec]) -> str:
         return f" Write {cls.__name__}(...)."
     if family.__name__ == "PartSpec" and callable(value):
         return " A torch module becomes a part by torch_part(name, factory)."
+    if isinstance(value, Spec):
+        holders = [
+            name for name, hint in hints_of(family).items() if isinstance(hint, type) and isinstance(value, hint)
+        ]
+        return f" Write {family.__name__}({holders[0]}={type(value).__name__}(...))." if holders else ""
+    if isinstance(value, str) and family.kinds:
+        return did_you_mean(value, {cls.__name__ for cls in family.kinds.values()})
     return ""
 
 

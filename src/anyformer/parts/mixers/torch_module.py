@@ -6,6 +6,7 @@ step runs the module over all of them.
 """
 
 import copy
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.core import Call, Frame, Memory, Out, Part, PartSpec, Site, kind_of
+from anyformer.core.discovery import built_in_class
 from anyformer.core.fields import did_you_mean, shown
 from anyformer.core.module import Fill
 from anyformer.errors import SpecError
@@ -81,6 +83,10 @@ def torch_part(
         raise SpecError(f"torch_part: reads={reads!r} is not a choice.{did_you_mean(str(reads), _LIMITS)}")
     if isinstance(factory, nn.Module) or not callable(factory):
         raise SpecError(f"torch_part: expected a function dim -> module, got {shown(factory)}. Write lambda dim: ...")
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
+        raise SpecError(f"torch_part: the name is written in recipes, such as 'my_linear', got {shown(name)}.")
+    if built_in_class("PartSpec", name) is not None:
+        raise SpecError(f"torch_part: a part of anyformer is called {name!r}. Choose another name.")
     if (known := PartSpec.kinds.get(name)) is not None and issubclass(known, TorchModuleSpec):
         del PartSpec.kinds[name]  # a notebook cell that is run again
     members = {
