@@ -41,7 +41,7 @@ from anyformer.disk import (
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError, check_strings
 from anyformer.evaluation.evaluating import evaluate, held_out
 from anyformer.evaluation.metrics.metric import Job
-from anyformer.evaluation.metrics.score import Scores
+from anyformer.evaluation.metrics.score import ScoreTable
 from anyformer.evaluation.training_overlap import not_compared, training_overlap
 from anyformer.evaluation.yardsticks.yardstick_comparison import Yardsticks
 from anyformer.inference.assistant import Assistant
@@ -219,14 +219,14 @@ class Run(OpenedFolder):
         metrics: Collection[str] = (),
         limit: int | None = None,
         split: str | None = None,
-    ) -> Scores:
+    ) -> ScoreTable:
         """The scores of a path to data or of a source, with a warning if the run was trained on texts of them; or of
         the run's own validation split."""
         check_strings("metrics", metrics)
         records = list(islice(self.records(data, split), limit))
         if data is not None and (overlap := self.training_overlap(records)):
             warnings.warn(overlap, stacklevel=2)
-        return evaluate(Job(predictor=self._trained, records=records), metrics).scores
+        return ScoreTable(evaluate(Job(predictor=self._trained, records=records), metrics).scores)
 
     def store_evaluation(self, split: str, facts: Mapping[str, Any]) -> None:
         """Keeps the scores of a split in evaluations/SPLIT.json, for the report of the run."""

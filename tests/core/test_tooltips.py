@@ -7,9 +7,10 @@ import pytest
 import anyformer
 from anyformer.core import Work, cost
 from anyformer.errors import SpecError
+from anyformer.evaluation.metrics.score import Score, ScoreTable
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.text_generator import GenerationConfig
-from anyformer.models import Block, Branch, Stack
+from anyformer.models import Block, Branch, Decoder, Stack
 from anyformer.parts.mixers.attention import Attention
 
 
@@ -62,6 +63,15 @@ def test_a_value_of_another_type_is_named_by_diff_and_cost() -> None:
         Attention().diff(3)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"spec: expected a model as a value, .* got 'small'"):
         cost("small", Work())  # type: ignore[arg-type]
+
+
+def test_costs_and_scores_are_printed_as_tables() -> None:
+    stack = Stack(blocks={"layer": Block(branches=(Branch(part=Attention(heads=2)),))}, depth=1)
+    first, second, *_, last = str(cost(Decoder(vocab=11, dim=16, stack=stack), Work(batch=1, length=4))).splitlines()
+    assert first.split() == ["parameters", "FLOPs", "forward"] and second.startswith("model (SingleModel) ")
+    assert last.startswith("activations: ") and last.endswith("iB")
+    scores = ScoreTable(loss=Score(2.5, 2.25, 2.75, "nats"), accuracy=Score(0.5, None, None, "3 texts"))
+    assert repr(scores) == "loss      2.5000  (2.2500 to 2.7500)  nats\naccuracy  0.5000                      3 texts"
 
 
 def test_a_mistyped_name_of_the_package_can_be_corrected_by_python() -> None:

@@ -26,6 +26,7 @@ def test_models_are_compared_and_read_back(tmp_path: Path, capsys: pytest.Captur
     compare(tmp_path / "study", cache=tmp_path / "cache", listener=Listener())
     assert not capsys.readouterr().err
     assert [arm.name for arm in results.arms] == ["mine", "base"]
+    assert repr(results) == f"Results({str(tmp_path / 'study')!r})"
     assert results.verdict and results.table.splitlines()[1].startswith("mine")
     again = read_study(tmp_path / "study" / STUDY)
     assert again.arms["mine"].data["model"]["stack"]["blocks"].keys() == {"memory"}

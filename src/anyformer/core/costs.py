@@ -21,6 +21,7 @@ from anyformer.core.fields import Amount, Count, shown
 from anyformer.core.frame import Frame, Memory, State, nbytes
 from anyformer.core.model import Model, ModelSpec, refuse_overflow
 from anyformer.core.module import Call, Module
+from anyformer.core.readable_numbers import human, human_bytes, human_flops
 from anyformer.core.spec import Spec
 from anyformer.errors import Problem, SpecError
 
@@ -68,6 +69,17 @@ class CostTree:
     def total(self) -> Cost:
         """The cost of this module and all modules inside it."""
         return sum((child.total for child in self.children), self.cost)
+
+    def __str__(self) -> str:
+        """A line for each module that costs something, with everything inside it, and the activations of all."""
+        lines = [("", "parameters", "FLOPs forward")]
+        for depth, tree in self.walk():
+            if (total := tree.total) != Cost():
+                name = f"{'  ' * depth}{tree.name} ({tree.kind})"
+                lines.append((name, human(total.params), human_flops(total.flops_forward)))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rows = [(line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])) for line in lines]
+        return "\n".join([*map("  ".join, rows), f"activations: {human_bytes(self.total.activation_bytes)}"])
 
     def walk(self, depth: int = 0) -> "Iterator[tuple[int, CostTree]]":
         yield depth, self

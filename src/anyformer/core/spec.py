@@ -367,6 +367,7 @@ def _example(value: Any, family: type[Spec]) -> str:
         ]
         return f" Write {family.__name__}({holders[0]}={type(value).__name__}(...))." if holders else ""
     if isinstance(value, str) and family.kinds:
+        family.load_kinds()
         return did_you_mean(value, {cls.__name__ for cls in family.kinds.values()})
     return ""
 

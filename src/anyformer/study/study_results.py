@@ -40,7 +40,7 @@ Row = dict[str, str]
 """Heading -> text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """The results of a study folder."""
 
@@ -49,6 +49,9 @@ class Results:
     """Outcomes of runs that failed before they had a folder."""
     curves: "BudgetCurves | None" = None
     """Results at all budgets, if these are the results at the main one of several."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
 
     @property
     def path(self) -> Path:

@@ -53,6 +53,20 @@ class Score:
 Scores: TypeAlias = Mapping[str, Score]
 
 
+class ScoreTable(dict[str, Score]):
+    """Scores by name, printed as a table: value, interval, and what was measured."""
+
+    def __repr__(self) -> str:
+        rows = [(name, f"{score.value:.4f}", _interval(score), score.signature) for name, score in self.items()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _interval(score: Score) -> str:
+    return "" if score.low is None or score.high is None else f"({score.low:.4f} to {score.high:.4f})"
+
+
 def text_library(module: str, what: str) -> Any:
     """A module of the extra `text`; SpecError if it is not installed."""
     try:

@@ -83,7 +83,7 @@ def torch_part(
         raise SpecError(f"torch_part: reads={reads!r} is not a choice.{did_you_mean(str(reads), _LIMITS)}")
     if isinstance(factory, nn.Module) or not callable(factory):
         raise SpecError(f"torch_part: expected a function dim -> module, got {shown(factory)}. Write lambda dim: ...")
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
+    if not re.fullmatch(r"[a-z]\w*", str(name)):
         raise SpecError(f"torch_part: the name is written in recipes, such as 'my_linear', got {shown(name)}.")
     if built_in_class("PartSpec", name) is not None:
         raise SpecError(f"torch_part: a part of anyformer is called {name!r}. Choose another name.")
