@@ -119,6 +119,8 @@ class PartSpec(Spec):
     """True: the part reads `frame.place.inputs`, the input of the first layer, which the model then sets."""
     needs_layer: ClassVar[bool] = False
     """True: the part reads `frame.place.layer`, the number of the layer, which the stack then sets for each of them."""
+    reads_source: ClassVar[bool] = False
+    """True: the part reads the encoder's output, or lets the part inside it do so."""
     needs_source_layers: ClassVar[bool] = False
     """True: the part reads `Memory.layers`, the outputs of all layers of the encoder, which the encoder then keeps."""
 

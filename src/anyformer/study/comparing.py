@@ -39,7 +39,7 @@ from anyformer.training.recipes.python_values import (
 )
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK, locked
-from anyformer.training.runs.session import RUNS, remarks_on_data
+from anyformer.training.runs.session import RUNS, remarks_on_data, remarks_on_model
 
 
 def compare(
@@ -203,6 +203,8 @@ def _opened(path: Path, study: Study, session: _Session, together: int) -> Study
         raise SpecError(f"{path}: exists already and is not a study folder. Use another folder: out=NAME (--out NAME).")
     listener.log(f"sizing {counted(len(study.arms), 'arms')}")
     arms = plan(study, prepared)
+    for arm in arms:
+        session.mention(remarks_on_model(arm.recipe.model))
     session.mention(remarks_on_data(prepared, arms[0].recipe))
     threads = threads_of(study.spec, together)
     return StudyFolder.create(path, study, arms, prepared.manifest.fingerprint, threads)

@@ -22,6 +22,7 @@ class AttentionFed(PartSpec, kind="attention_fed"):
     """A recurrence whose input at every step includes attention over the encoder, with its last state as the query."""
 
     limits: ClassVar[Mapping[str, str]] = {"sources": "it attends to one source per row"}
+    reads_source = True
 
     part: PartSpec
     """The recurrence: rnn, lstm, gru, min_gru, or one of them in `init_from_encoder`."""

@@ -11,6 +11,7 @@ class Cross(PartSpec, kind="cross"):
     """Lets a part attend to the encoder's output instead of its own tokens."""
 
     sources = ("self", "memory")
+    reads_source = True
 
     part: PartSpec
     """The inner part, such as attention."""

@@ -22,6 +22,7 @@ class InitFromEncoder(PartSpec, kind="init_from_encoder"):
     """Initialises a recurrence of the decoder with the final state of the encoder's recurrence."""
 
     limits: ClassVar[Mapping[str, str]] = {"packing": "a row has one source and so one initial state"}
+    reads_source = True
 
     part: PartSpec
     """A recurrence whose state is a few vectors: rnn, lstm, gru, min_gru."""

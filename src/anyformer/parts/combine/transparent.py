@@ -19,6 +19,7 @@ class Transparent(PartSpec, kind="transparent"):
     """Lets a part attend to a learned mean of all layers of the encoder, from its embeddings to its output."""
 
     sources = ("self", "memory")
+    reads_source = True
     needs_source_layers = True
 
     part: PartSpec

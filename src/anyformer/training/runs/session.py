@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from anyformer.core import Spec
+from anyformer.core import ModelSpec, PartSpec, Spec
 from anyformer.core.readable_numbers import counted, part
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.shards import Prepared
@@ -256,7 +256,7 @@ def _begin(request: TrainRequest, watcher: Watcher, world: World) -> Path:
             facts = {**environment(prepared, here), "execution": trainer.execution}
             folder = RunFolder.create(path, loaded, prepared, facts) if world.leads else RunFolder(path, leads=False)
         folder.event("started", steps=trainer.budget.steps, taken_over=copied)
-        for remark in remarks_on_data(prepared, loaded.recipe):
+        for remark in (*remarks_on_model(loaded.recipe.model), *remarks_on_data(prepared, loaded.recipe)):
             watcher.log(remark)
         try:
             return Session(loaded, trainer, folder, watcher).go()
@@ -334,6 +334,14 @@ def _overfitting(progress: Progress, budget: Budget) -> str:
         f"lowest value in {counted(progress.worse, 'evaluations')} in a row. The best checkpoint is that of step "
         f"{progress.best_step:,}, with a validation loss of {progress.best:.4f}."
     )
+
+
+def remarks_on_model(model: ModelSpec) -> Iterator[str]:
+    """What may surprise the user about the model: an encoder that is never read."""
+    parts = [spec for _, spec in model.walk() if isinstance(spec, PartSpec)]
+    if model.needs_source and not any(part.reads_source for part in parts):
+        advice = "Add a branch with Cross(part=Attention(...)) (part.kind=cross) to the blocks of the decoder."
+        yield f"no part of the decoder reads the encoder, so that the output does not depend on the source. {advice}"
 
 
 def remarks_on_data(prepared: Prepared, recipe: Recipe) -> Iterator[str]:

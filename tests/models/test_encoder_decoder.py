@@ -1,4 +1,4 @@
-"""The vocabulary of models that are built without data."""
+"""What is asked of the halves of an encoder-decoder: their vocabularies, and a part that reads the source."""
 
 import pytest
 import torch
@@ -8,6 +8,9 @@ from anyformer.errors import SpecError
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
 from anyformer.parts.combine.cross import Cross
 from anyformer.parts.mixers.attention import Attention
+from anyformer.training import load
+from anyformer.training.recipes.toml_layers import preset_names
+from anyformer.training.runs.session import remarks_on_model
 
 LOOK = Branch(part=Attention(heads=2))
 READ = Stack(blocks={"layer": Block(branches=(LOOK,))}, depth=1)
@@ -26,6 +29,14 @@ def test_a_missing_vocabulary_of_an_encoder_decoder_is_named_with_both_keys() ->
     for model in (PAIR, PAIR.with_("decoder.vocab", 30)):
         with pytest.raises(SpecError, match=advice):
             model.build(seed=0)
+
+
+def test_an_encoder_that_no_part_of_the_decoder_reads_is_remarked_on() -> None:
+    blind = EncoderDecoder(encoder=Encoder(dim=8, stack=READ), decoder=Decoder(dim=8, stack=READ))
+    (remark,) = remarks_on_model(blind)
+    assert remark.startswith("no part of the decoder reads the encoder") and "Cross(part=Attention(...))" in remark
+    readers = [name for name in preset_names() if load(name).needs_source]
+    assert len(readers) > 10 and not any(remark for name in readers for remark in remarks_on_model(load(name)))
 
 
 def test_the_vocabulary_of_an_encoder_decoder_is_looked_for_in_its_halves() -> None:
