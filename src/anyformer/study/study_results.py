@@ -60,6 +60,7 @@ class Results:
 
     @property
     def spec(self) -> StudySpec:
+        """The settings of the study."""
         return self.folder.spec
 
     @cached_property
@@ -91,6 +92,7 @@ class Results:
 
     @cached_property
     def comparison(self) -> Comparison:
+        """The differences of the arms from the baseline, with their intervals and tests."""
         return self._judged(self.runs)
 
     def _judged(self, results: Mapping[str, Sequence[RunResult]]) -> Comparison:
@@ -209,6 +211,7 @@ class Results:
 
     @cached_property
     def arms(self) -> tuple[ArmResult, ...]:
+        """The arms with their costs, rates and losses, the baseline first."""
         differences = {one.arm: one for one in self.comparison.differences}
         seeds, results = range(self.spec.seeds), []
         for arm in self.folder.arms:
