@@ -2,16 +2,17 @@
 
 from typing import Any
 
+from anyformer.disk import CHAT_TEMPLATE
 from anyformer.inference.text_generator import DEFAULT_MAX_NEW, GenerationConfig
 from anyformer.interop.reading import read_json
-from anyformer.interop.writing import TEMPLATE, TEXT, TOKENIZER_CONFIG, TextSettings
+from anyformer.interop.writing import TEXT, TOKENIZER_CONFIG, TextSettings
 from anyformer.objectives.objective import Predictor
 from anyformer.run import Run
 
 
 def text_settings(run: Run, predictor: Predictor) -> TextSettings:
     """The tokenizer of a run with the special tokens around a text, its classes and its way to generate."""
-    contents, template, config = predictor.contents, run.folder / TEMPLATE, _tokenizer_config(run)
+    contents, template, config = predictor.contents, run.folder / CHAT_TEMPLATE, _tokenizer_config(run)
     # an imported tokenizer puts no token before a text if it did not before
     bare = config.get("add_bos_token") is False
     return TextSettings(

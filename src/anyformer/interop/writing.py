@@ -12,13 +12,13 @@ from torch import Tensor
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.tokenizers.vocabulary import NAMES
+from anyformer.disk import CHAT_TEMPLATE
 from anyformer.errors import SpecError
 from anyformer.interop.counterpart import Counterpart
 from anyformer.interop.reading import CONFIG, WEIGHTS
 from anyformer.interop.tokens import FILE
 
 GENERATION, TOKENIZER_CONFIG, SPECIAL = "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"
-TEMPLATE = "chat_template.jinja"
 TEXT = -1
 """Stands for a text among the ids of its special tokens."""
 
@@ -76,7 +76,7 @@ def write_text(folder: Path, text: TextSettings, types: bool) -> None:
     write_json(folder / TOKENIZER_CONFIG, {**settings, **names})
     write_json(folder / SPECIAL, names)
     if text.chat_template is not None:
-        (folder / TEMPLATE).write_text(text.chat_template, encoding="utf-8")
+        (folder / CHAT_TEMPLATE).write_text(text.chat_template, encoding="utf-8")
     if text.generation:
         write_json(folder / GENERATION, dict(text.generation))
 

@@ -17,11 +17,22 @@ from typing import Any, Literal, NamedTuple
 
 from filelock import lock_descriptor
 
-from anyformer.disk import CALIBRATION, EVALUATIONS, EXTENDED, SHRUNK, by_step
+from anyformer.disk import (
+    CALIBRATION,
+    CHECKPOINTS,
+    ENVIRONMENT,
+    EVALUATIONS,
+    EVENTS,
+    EXTENDED,
+    METRICS,
+    RECIPE,
+    SAMPLES,
+    SHRUNK,
+    SOURCES,
+    by_step,
+)
 
-RECIPE, METRICS, EVENTS, LOCK, CHECKPOINTS, SAMPLES = (
-    "recipe.toml", "metrics.jsonl", "events.log", ".lock", "checkpoints", "samples",
-)  # fmt: skip
+LOCK, STATE = ".lock", "state.json"
 State = Literal["running", "complete", "failed", "interrupted", "unreadable"]
 TAIL = 1 << 16
 """Bytes that are read from the end of a log to find its newest lines."""
@@ -64,11 +75,11 @@ class RunFiles:
     @cached_property
     def sources(self) -> Facts:
         """Dotted key of the recipe -> where its value came from."""
-        return _object(_text(self.folder / "sources.json"))
+        return _object(_text(self.folder / SOURCES))
 
     @cached_property
     def environment(self) -> Facts:
-        return _object(_text(self.folder / "environment.json"))
+        return _object(_text(self.folder / ENVIRONMENT))
 
     @cached_property
     def calibration(self) -> Facts:
@@ -100,7 +111,7 @@ class RunFiles:
     @cached_property
     def saved(self) -> Facts:
         """state.json of the newest checkpoint."""
-        return _object(_text(self._checkpoint / "state.json")) if self._checkpoint else {}
+        return _object(_text(self._checkpoint / STATE)) if self._checkpoint else {}
 
     @property
     def progress(self) -> Facts:
@@ -175,12 +186,12 @@ class RunFiles:
         root = self.folder / CHECKPOINTS
         named = root / _text(self.folder / "LATEST").strip()
         candidates = [*([named] if named != root else []), *reversed(by_step(root).values())]
-        return next((path for path in candidates if (path / "state.json").is_file()), None)
+        return next((path for path in candidates if (path / STATE).is_file()), None)
 
 
 def run_folders(root: Path, depth: int = 5) -> Iterator[Path]:
     """Run folders at or below a folder; run folders inside a run folder are skipped."""
-    if (root / RECIPE).is_file() and (root / "sources.json").is_file():
+    if (root / RECIPE).is_file() and (root / SOURCES).is_file():
         yield root
     elif depth:
         with contextlib.suppress(OSError):

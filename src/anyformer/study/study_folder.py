@@ -14,6 +14,7 @@ from anyformer.core import decode
 from anyformer.core.fields import changed_leaves, leaves
 from anyformer.data.sources.named_source import relocated_path
 from anyformer.disk import RECIPE, OpenedFolder, is_run_of_study, last_event, write, write_atomically
+from anyformer.disk import STUDY as STUDY
 from anyformer.errors import CheckpointError, DataError, Problem, SpecError
 from anyformer.study.planning import Arm, Budgets
 from anyformer.study.study import METRIC, Study, StudySpec
@@ -22,7 +23,7 @@ from anyformer.training.recipes.recipe import Recipe, decode_recipe
 from anyformer.training.recipes.resolve import draft, provisional
 from anyformer.training.runs.checkpoint import is_complete, read_facts
 
-STUDY, PLAN, ARMS, TUNING, LATER = "study.toml", "plan.json", "arms", "tuning", "downstream"
+PLAN, ARMS, TUNING, LATER = "plan.json", "arms", "tuning", "downstream"
 CONTROLS = "controls"
 FORMAT = 1
 """Format version of plan.json."""

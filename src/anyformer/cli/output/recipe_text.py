@@ -14,6 +14,7 @@ from anyformer.core.schema import describe
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
 from anyformer.data.tokenizers.tokenizer import TokenizerSpec
+from anyformer.disk import RECIPE
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Objective
 from anyformer.optim.adamw import AdamW
@@ -22,7 +23,6 @@ from anyformer.optim.schedules.cosine import Cosine
 from anyformer.training import Recipe, load
 from anyformer.training.recipes.recipe import CheckpointSpec, EvaluateSpec, LogSpec, SampleSpec, TrainSpec
 
-RECIPE = "recipe.toml"
 WIDTH = 110
 USUAL = {"train": {"steps": 300, "batch_tokens": 4096}, "evaluate": {"every": 50}, "checkpoint": {"every": 100}}
 

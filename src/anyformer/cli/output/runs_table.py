@@ -13,11 +13,10 @@ from rich.text import Text
 
 from anyformer.cli.output.screen import human, visible
 from anyformer.core.readable_numbers import counted
-from anyformer.disk import is_run_of_study
+from anyformer.disk import STUDY, is_run_of_study
 from anyformer.reporting.run_files import RunFiles, dig, finite, run_folders
 
 WIDE = 110
-STUDY = "study.toml"
 COLUMNS = (
     ("run", "model", "params", "task", "step", "loss", "best valid", "state", "age"),
     ("run", "model", "step", "loss", "best valid", "state", "age"),

@@ -38,7 +38,7 @@ from anyformer.data.sources.hub import Hub
 from anyformer.data.sources.mixture import MixtureSource
 from anyformer.data.sources.pairs import Pairs
 from anyformer.data.sources.text import Text
-from anyformer.disk import RECIPE, is_run
+from anyformer.disk import RECIPE, STUDY, is_run
 from anyformer.errors import DataError
 
 HUB = "hf://"
@@ -146,7 +146,7 @@ def _how(options: Row) -> tuple[str, OnError]:
 
 
 def _folder(path: str, folder: Path, options: Row) -> SourceSpec:
-    for name, what in (("study.toml", "a study"), (RECIPE, "a run" if is_run(folder) else "a recipe")):
+    for name, what in ((STUDY, "a study"), (RECIPE, "a run" if is_run(folder) else "a recipe")):
         if (folder / name).is_file():
             recipe = shlex.quote(str(folder / name))
             raise DataError(f"{path}: is the folder of {what}, not of data. Name its recipe instead: {recipe}")
