@@ -1,5 +1,6 @@
 """Records, and the sources that read them: one document, pair or labelled text each, and where it came from."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,11 @@ class SourceSpec(Spec):
     def fingerprint(self) -> str:
         """A hash that changes when the data change; compared before a run resumes."""
         raise NotImplementedError
+
+    def hash_with(self, sample: object) -> str:
+        """The fingerprint of generated data: a hash of the options and of a sample, which changes when the generator
+        does."""
+        return hashlib.sha256(f"{self.digest()} {sample}".encode()).hexdigest()
 
     def warnings(self) -> list[str]:
         """What a user should know about the files before training, such as files that are not read."""

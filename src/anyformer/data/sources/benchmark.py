@@ -4,7 +4,6 @@ data.source = { kind = "benchmark", task = "rte", path = "RTE/" }      train.jso
 data.source = { kind = "benchmark", task = "rte" }                     no file: a small world with the same questions
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -99,8 +98,7 @@ class Benchmark(FileSource, kind="benchmark"):
     def fingerprint(self) -> str:
         if self.path is not None:
             return super().fingerprint()
-        some = [row for _, _, row in islice(self._generated(), 8)]  # they change when the world does
-        return hashlib.sha256(f"{self.digest()} {some}".encode()).hexdigest()
+        return self.hash_with([row for _, _, row in islice(self._generated(), 8)])
 
     def warnings(self) -> list[str]:
         if self.path is not None:

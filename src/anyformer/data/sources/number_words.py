@@ -7,9 +7,9 @@ looking at. Conventions: English with *and* before the last two digits; German i
 einhundert and eintausend; French of France in the spelling before 1990 (no hyphen beside *et*, *cent*, *mille*).
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -65,8 +65,7 @@ class NumberWords(SourceSpec, kind="number_words"):
             yield Record(text=text, target=target, where=f"number {number}")
 
     def fingerprint(self) -> str:
-        first = [record for record, _ in zip(self.records(), range(8), strict=False)]
-        return hashlib.sha256(f"{self.digest()} {first}".encode()).hexdigest()
+        return self.hash_with(list(islice(self.records(), 8)))
 
     @classmethod
     def examples(cls) -> "tuple[NumberWords, ...]":

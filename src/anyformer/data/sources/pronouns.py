@@ -7,7 +7,6 @@ A causal model cannot know the noun at *it* and is right half of the time; a mod
 The sentences of a pair of nouns are one group, so that validation has pairs that were never seen.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -76,4 +75,4 @@ class Pronouns(SourceSpec, kind="pronouns"):
                         yield Record(text=text, label=noun, tags=tags, group=group, where=f"pronouns {group}")
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.digest()} {SCENES}".encode()).hexdigest()
+        return self.hash_with(SCENES)

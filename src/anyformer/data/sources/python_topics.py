@@ -4,7 +4,6 @@ About eighty documents of technical English, half a million characters. Some are
 (`compound` holds `if`, `for`, `try`, ...), so a topic belongs to the group of the largest one that holds half of it.
 """
 
-import hashlib
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ class PythonTopics(SourceSpec, kind="python_topics"):
             yield Record(text=text, group=_home(name, paragraphs), where=f"Python's help topic {name!r}")
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.digest()} {_topics()}".encode()).hexdigest()
+        return self.hash_with(_topics())
 
 
 def _topics() -> dict[str, str]:

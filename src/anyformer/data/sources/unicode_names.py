@@ -4,7 +4,6 @@ About 32,000 names from the table in Python's `unicodedata`. Names that a rule d
 the number in hexadecimal; Hangul syllables: their letters) are left out: they would be most of the list.
 """
 
-import hashlib
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -25,4 +24,4 @@ class UnicodeNames(SourceSpec, kind="unicode_names"):
                 yield Record(text=name, label=label, group=name.split()[0], where=f"U+{code:04X}")
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.digest()} {unicodedata.unidata_version}".encode()).hexdigest()
+        return self.hash_with(unicodedata.unidata_version)

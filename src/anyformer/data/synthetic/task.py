@@ -1,6 +1,5 @@
 """The base of every synthetic task: sample i is a pure function of (seed, i), and the accuracy of guessing is known."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice, product
@@ -57,9 +56,7 @@ class SyntheticTask(SourceSpec):
         return map(self.record, range(self.count))
 
     def fingerprint(self) -> str:
-        # the first samples too: they change when the rule does
-        first = [self.record(index) for index in range(min(self.count, 8))]
-        return hashlib.sha256(f"{self.digest()} {first}".encode()).hexdigest()
+        return self.hash_with([self.record(index) for index in range(min(self.count, 8))])
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
