@@ -46,6 +46,11 @@ class Record:
     """True: a copy of an earlier record that raises its weight in training; not read if the record is held out."""
     where: str = ""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The tags of its words, or else its label; empty without either."""
+        return self.tags or ((self.label,) if self.label is not None else ())
+
     def characters(self) -> int:
         """Length of all its texts together; of a conversation, with what its template writes."""
         if self.pieces:

@@ -22,7 +22,7 @@ class Labels(Check, kind="labels"):
         counts, places = Counter[str](), dict[str, Places]()
         while item := (yield):
             record = item.record
-            for label in record.tags or ((record.label,) if record.label is not None else ()):
+            for label in record.labels:
                 if label in counts or len(counts) < MOST:
                     counts[label] += 1
                     places.setdefault(label, Places()).add(record.where)

@@ -19,7 +19,7 @@ class Spellings(Check, kind="spellings"):
         counts, places = Counter[str](), dict[str, Places]()
         while item := (yield):
             record = item.record
-            for label in record.tags or ((record.label,) if record.label is not None and not record.choices else ()):
+            for label in record.labels:
                 if label in counts or len(counts) < self.labels:
                     counts[label] += 1
                     places.setdefault(label, Places()).add(record.where)

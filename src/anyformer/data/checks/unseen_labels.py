@@ -23,7 +23,7 @@ class UnseenLabels(Check, kind="unseen_labels"):
         splits = {"train": Counter[str](), **{split: Counter[str]() for split in NAMES}}
         while item := (yield):
             record, counts = item.record, splits[item.split]
-            for label in record.tags or ((record.label,) if record.label is not None else ()):
+            for label in record.labels:
                 if label in counts or len(counts) < self.labels:
                     counts[label] += 1
         train = splits["train"]

@@ -289,7 +289,7 @@ def _chunks(view: _View, dropped: list[int], overlap: OverlapSearch, labels: Wat
     for record, split, goes_on in view.with_joins():
         if "overlap" not in view.source.expected:
             overlap.see(record, split)
-        if (record.label is not None or record.tags) and UnseenLabels.kind not in view.source.expected:
+        if record.labels and UnseenLabels.kind not in view.source.expected:
             labels.see(Item(record, split))
         waiting[split].append((record, goes_on))
         sizes[split] += len(record.text) + len(record.target or "")
