@@ -100,10 +100,7 @@ class Survey:
         self.records = 0
         self._held_out_splits: set[str] = set()
         self._named = array("Q")  # digests of texts that the source holds out
-        self._texts, self._places = (
-            array("Q"),
-            array("d"),
-        )  # digests of texts that a hash may hold out, with their place
+        self._texts, self._places = array("Q"), array("d")  # digests of texts that a hash may hold out, and places
         self._pieces: list[tuple[float, int]] = []  # place and characters of each piece of a text
         self._before: tuple[float, int] | None = None  # of the record before, unless it is one of the pieces
         self._lowest, self._highest = 1.0, 0.0
@@ -232,6 +229,23 @@ class Contents:
         return cls(**values)
 
 
+class NumberLabels:
+    """Labels that are numbers, with the place of their records, by which a hash splits them."""
+
+    def __init__(self) -> None:
+        self._numbers, self._places = array("d"), array("d")
+
+    def see(self, number: float, place: float) -> None:
+        if math.isfinite(number):
+            self._numbers.append(number)
+            self._places.append(place)
+
+    def spread(self, from_place: float) -> tuple[float, float]:
+        """Mean and standard deviation of the numbers from a place on; the deviation is 1 if all are equal."""
+        numbers = np.array(self._numbers)[np.array(self._places) >= from_place]
+        return (float(numbers.mean()), float(numbers.std()) or 1.0) if len(numbers) else (0.0, 1.0)
+
+
 @dataclass
 class ContentsCollector:
     """Collects the contents, record by record."""
@@ -243,7 +257,7 @@ class ContentsCollector:
     choices: int = 0
     numbers: bool = True
     integers: bool = True
-    values: "NumberLabels" = field(default_factory=lambda: NumberLabels())
+    values: NumberLabels = field(default_factory=NumberLabels)
 
     def see(self, record: Record, held_out: bool = False, place: float = 1.0) -> None:
         """The next record. held_out: whether the source holds it out; place: where a hash puts it, if it does not."""
@@ -311,23 +325,6 @@ class ContentsCollector:
             self.values.see(float(label), place)
 
 
-class NumberLabels:
-    """Labels that are numbers, with the place of their records, by which a hash splits them."""
-
-    def __init__(self) -> None:
-        self._numbers, self._places = array("d"), array("d")
-
-    def see(self, number: float, place: float) -> None:
-        if math.isfinite(number):
-            self._numbers.append(number)
-            self._places.append(place)
-
-    def spread(self, from_place: float) -> tuple[float, float]:
-        """Mean and standard deviation of the numbers from a place on; the deviation is 1 if all are equal."""
-        numbers = np.array(self._numbers)[np.array(self._places) >= from_place]
-        return (float(numbers.mean()), float(numbers.std()) or 1.0) if len(numbers) else (0.0, 1.0)
-
-
 def _form(record: Record) -> dict[str, bool]:
     present = {"target": record.target is not None, "label": record.label is not None}
     lists = {"tags": record.tags, "choices": record.choices, "messages": record.pieces}
@@ -354,12 +351,14 @@ class SpreadSample(Generic[T]):
             return
         self._marked.append((mark, item))
         self._size += self._size_of(item)
-        while (self._size > self._most_size or len(self._marked) > self._most_items) and len(
-            self._marked
-        ) > self._least:
+        while self._is_too_large():
             self._limit //= 2
             self._marked = [pair for pair in self._marked if pair[0] < self._limit] or self._marked[:1]
             self._size = sum(self._size_of(item) for _, item in self._marked)
+
+    def _is_too_large(self) -> bool:
+        items = len(self._marked)
+        return items > self._least and (self._size > self._most_size or items > self._most_items)
 
     def __iter__(self) -> Iterator[T]:
         return (item for _, item in self._marked)
