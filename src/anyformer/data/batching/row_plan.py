@@ -13,6 +13,8 @@ Integers: TypeAlias = NDArray[np.int64]
 Lengths: TypeAlias = Callable[[Integers], Integers]
 """Number of tokens of some samples, [side, sample]."""
 ROUNDS = 6
+CUTS = 2
+"""Sets the random numbers of cuts apart from those of the order."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from anyformer.data.batching.packings.packing import Arrays, Collator, PackingSpec, PackingTask
 from anyformer.data.batching.row_plan import (
+    CUTS,
     BatchPlan,
     Integers,
     Lengths,
@@ -31,8 +32,6 @@ from anyformer.data.batching.row_plan import (
 )
 
 WINDOW = 2048
-CUTS = 2
-"""Sets the random numbers of cuts apart from those of the order."""
 
 
 def best_fit(lengths: Integers, capacity: int) -> Integers:

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.batching.packings.packing import Arrays, PackingSpec, PackingTask
-from anyformer.data.batching.row_plan import Integers, LoaderPosition, TokenRows, mix, permute
-
-CUTS = 2
-"""Sets the random number of the offset apart from those of the order."""
+from anyformer.data.batching.row_plan import CUTS, Integers, LoaderPosition, TokenRows, mix, permute
 
 
 @dataclass(frozen=True, kw_only=True)
