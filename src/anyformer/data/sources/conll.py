@@ -81,43 +81,42 @@ class Conll(FileSource, kind="conll"):
         return unread_files(existing(self.path), self.files())
 
     def _sentences(self, file: Path) -> "Iterator[Sentence]":
-        sentence, columns = Sentence(file, [], [], 0), 0
+        rows, columns = list[tuple[int, list[str]]](), 0
         for number, line in lines(file, self.encoding, self.on_error):
             cells = line.split("\t") if "\t" in line else line.split()
             if not line.strip():
-                if sentence.rows:
-                    yield sentence
-                sentence = Sentence(file, [], [], columns)
+                if rows:
+                    yield Sentence(file, rows, columns)
+                rows = []
             elif not (line.startswith("#") and len(cells) != columns) and not _is_left_out(cells):
                 columns = columns or len(cells)
-                sentence = sentence._replace(columns=columns)
-                sentence.numbers.append(number)
-                sentence.rows.append(cells)
-        if sentence.rows:
-            yield sentence
+                rows.append((number, cells))
+        if rows:
+            yield Sentence(file, rows, columns)
 
     def _record(self, sentence: "Sentence") -> Record:
         universal = sentence.columns == UNIVERSAL
         word = self.word or (2 if universal else 1)
         tag = self.tag or (4 if universal else sentence.columns)
         least = max(sentence.columns if self.tag is None else 0, word, tag, 2)
-        for number, cells in zip(sentence.numbers, sentence.rows, strict=True):
+        for number, cells in sentence.rows:
             if len(cells) < least or (self.tag is None and len(cells) > least):
                 raise DataError(
                     f"{sentence.file}:{number}: has {counted(len(cells), 'columns')}, expected {least}: a word, and "
                     f"its tag in column {max(tag, 2)} (data.source.word, data.source.tag)."
                 )
-        words = ("_".join(cells[word - 1].split()) or "_" for cells in sentence.rows)
-        tags = tuple("_".join(cells[tag - 1].split()) or "_" for cells in sentence.rows)
-        return Record(text=" ".join(words), tags=tags, where=f"{sentence.file}:{sentence.numbers[0]}")
+        words, tags = (
+            ["_".join(cells[column - 1].split()) or "_" for _, cells in sentence.rows] for column in (word, tag)
+        )
+        return Record(text=" ".join(words), tags=tuple(tags), where=f"{sentence.file}:{sentence.rows[0][0]}")
 
 
 class Sentence(NamedTuple):
-    """The lines of a sentence, split into cells."""
+    """The lines of a sentence."""
 
     file: Path
-    numbers: list[int]
-    rows: list[list[str]]
+    rows: list[tuple[int, list[str]]]
+    """Number of each line, and its cells."""
     columns: int
     """Columns of the first word of the file."""
 
