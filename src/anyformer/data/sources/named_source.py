@@ -180,14 +180,6 @@ def _text(path: str, file: Path, options: Row) -> SourceSpec:
     return conll.Conll(path=path) if tagged else Text(path=path)
 
 
-def _conll(path: str, file: Path, options: Row) -> SourceSpec:
-    return conll.Conll(path=path)
-
-
-def _gettext(path: str, file: Path, options: Row) -> SourceSpec:
-    return Gettext(path=path)
-
-
 def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     rows: list[Any] = []
     encoding, on_error = _how(options)
@@ -242,7 +234,8 @@ def _csv(path: str, file: Path, options: Row) -> SourceSpec:
 
 _READERS: dict[str, Reader] = {
     ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _jsonl, ".csv": _csv, ".tsv": _csv,
-    ".po": _gettext, ".mo": _gettext, ".parquet": _parquet, **dict.fromkeys(conll.ENDINGS, _conll),
+    ".parquet": _parquet, **dict.fromkeys((".po", ".mo"), lambda path, file, options: Gettext(path=path)),
+    **dict.fromkeys(conll.ENDINGS, lambda path, file, options: conll.Conll(path=path)),
 }  # fmt: skip
 
 
