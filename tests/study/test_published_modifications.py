@@ -11,7 +11,6 @@ from anyformer.core import ModelSpec, decode
 from anyformer.core.discovery import catalogue
 from anyformer.core.plain_data import assign
 from anyformer.data.record import SourceSpec
-from anyformer.data.sources.benchmark_formats import SUPERGLUE
 from anyformer.data.tokenizers.unigram import Unigram
 from anyformer.study.study import read_study
 from anyformer.training import load
@@ -67,7 +66,7 @@ def test_the_study_at_small_scale_has_a_task_for_every_downstream_column() -> No
     assert tasks["summaries"]["metric"] == PROTOCOL["columns"]["XSum"]["score"] == "rouge2"
     assert tasks["questions"]["metric"] == PROTOCOL["columns"]["WebQ"]["score"] == "exact_match"
     parts = tasks["superglue"]["data"]["source"]["sources"]
-    assert tuple(part["task"] for part in parts) == SUPERGLUE
+    assert [part["task"] for part in parts] == ["boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc"]
     few = {**tasks["superglue"]["data"]["source"], "sources": [{**part, "count": 20} for part in parts]}
     for source in (few, {**tasks["questions"]["data"]["source"], "count": 20}):
         assert all(record.target for record in decode(SourceSpec, source).records())

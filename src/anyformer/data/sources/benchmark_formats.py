@@ -87,4 +87,3 @@ FORMATS: Mapping[str, Callable[[Row], Pairs]] = {
     "xsum": xsum, "webquestions": webquestions, "wmt_en_de": wmt_en_de,
 }  # fmt: skip
 """Task -> the pairs of a row of its file."""
-SUPERGLUE = ("boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc")
