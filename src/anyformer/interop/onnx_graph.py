@@ -43,9 +43,9 @@ LATER_TOKENS = 3
 class ReadingGraph(nn.Module):
     """An encoder with positional inputs."""
 
-    def __init__(self, model: Model, types: bool):
+    def __init__(self, model: Model):
         super().__init__()
-        self.model, self.types = model, types
+        self.model = model
 
     def forward(self, tokens: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
         return self.model(tokens, Frame(valid=mask.bool(), types=types)).y
@@ -89,7 +89,7 @@ class OnnxGraph:
     @cached_property
     def module(self) -> nn.Module:
         if not self.writes:
-            return ReadingGraph(self.model, bool(self.spec.types))
+            return ReadingGraph(self.model)
         return WritingGraph(self.model, tree_flatten(self.model.init_state(1, self.spec.max_len))[1])
 
     def cache(self, batch: int) -> list[Tensor]:
@@ -184,10 +184,8 @@ def _traced(spec: Single, model: Model) -> tuple[OnnxGraph, Any]:
             with torch.no_grad(), _quiet():
                 shapes = tuple(graph.shapes())
                 program = torch.export.export(graph.module.eval(), arguments, dynamic_shapes=shapes, strict=False)
-                names = graph.inputs, graph.outputs
-                return graph, torch.onnx.export(
-                    program, dynamo=True, verbose=False, input_names=names[0], output_names=names[1]
-                )
+                names: Any = {"input_names": graph.inputs, "output_names": graph.outputs}
+                return graph, torch.onnx.export(program, dynamo=True, verbose=False, **names)
         except Exception as error:  # the exporter raises all kinds of errors for what it cannot translate
             reasons.append(_reason(error))
     kinds = ", ".join(sorted({part.kind for _, part in spec.walk() if isinstance(part, PartSpec)}))
@@ -203,7 +201,7 @@ def _reason(error: Exception) -> str:
         cause = cause.__cause__
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     line = re.sub(r"<OpOverload\(op='([\w.]+)'.*?\)>", r"\1", (lines or [type(cause).__name__])[0])
-    return f"{line[:200]}"
+    return line[:200]
 
 
 def check_graph(file: Path, graph: OnnxGraph) -> Agreement:
