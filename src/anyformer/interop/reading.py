@@ -30,12 +30,22 @@ _CONVERT = (
 )
 
 
+def refuse_large(file: Path, most: int) -> None:
+    """Raises CheckpointError if a file has more than `most` bytes."""
+    if (size := file.stat().st_size) > most:
+        raise CheckpointError(f"{file}: has {size:,} bytes, at most {most:,} are read.")
+
+
+def is_bare_name(name: object) -> bool:
+    """True for the name of a file or folder that cannot lead out of the folder it is in."""
+    return isinstance(name, str) and bool(name) and not {*name} & {*"/\\:\0"} and name[0] != "."
+
+
 def parse_json(file: Path, most: int = MOST_CONFIG_BYTES) -> Any:
     """The contents of a JSON file."""
     if not file.is_file():
         raise CheckpointError(f"{file}: missing.")
-    if (size := file.stat().st_size) > most:
-        raise CheckpointError(f"{file}: has {size:,} bytes, at most {most:,} are read.")
+    refuse_large(file, most)
     try:
         return json.loads(file.read_bytes())
     except RecursionError:
@@ -122,8 +132,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
         raise CheckpointError(f"{folder / INDEX}: `weight_map` should name the file of each tensor.")
     files: dict[Path, list[str] | None] = {}
     for name, file in places.items():
-        # a bare name cannot lead out of the folder
-        if not isinstance(file, str) or not file.endswith(".safetensors") or {*file} & {*"/\\:\0"} or file[0] == ".":
+        if not is_bare_name(file) or not file.endswith(".safetensors"):
             raise CheckpointError(f"{folder / INDEX}: {file!r} is not the name of a safetensors file in this folder.")
         files.setdefault(folder / file, [])
         names = files[folder / file]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from anyformer.core import ModelSpec, PoolSpec
 from anyformer.errors import CheckpointError
-from anyformer.interop.reading import CONFIG, parse_json, read_json
+from anyformer.interop.reading import CONFIG, is_bare_name, parse_json, read_json
 from anyformer.interop.writing import write_json
 from anyformer.parts.heads.hidden import Hidden
 from anyformer.parts.heads.pooled import Pooled
@@ -87,8 +87,7 @@ def read_modules(folder: Path) -> SentenceModules | None:
             f"{file}: the transformer must be in this folder, not in {str(entries[0]['path'])[:40]!r}."
         )
     where = entries[1].get("path")
-    # a bare name cannot lead out of the folder
-    if not isinstance(where, str) or not where or {*where} & {*"/\\:\0"} or where[0] == ".":
+    if not is_bare_name(where):
         raise CheckpointError(f"{file}: {str(where)[:40]!r} is not the name of a folder in this one.")
     pool, width = _pool(folder / where / CONFIG)
     return SentenceModules(pool, len(names) == len(KNOWN), width, _longest(folder))

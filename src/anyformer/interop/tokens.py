@@ -15,7 +15,7 @@ from anyformer.disk import CHAT_TEMPLATE
 from anyformer.errors import CheckpointError, DataError
 from anyformer.interop.gguf_header import SUFFIX, Header
 from anyformer.interop.gguf_tokens import tokenizer_files
-from anyformer.interop.reading import read_json
+from anyformer.interop.reading import read_json, refuse_large
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")
@@ -58,8 +58,7 @@ def read_tokenizer_config(source: Path, spec: ModelSpec) -> dict[str, Any]:
 def read_chat_template(source: Path) -> str | None:
     """The chat template of a folder or a GGUF file, which is not run here; None if it has none."""
     if (file := source / CHAT_TEMPLATE).is_file():
-        if (size := file.stat().st_size) > MOST_TEMPLATE_BYTES:
-            raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_TEMPLATE_BYTES:,} are read.")
+        refuse_large(file, MOST_TEMPLATE_BYTES)
         return file.read_text(encoding="utf-8", errors="replace")
     template = _facts(source).get("chat_template")
     if isinstance(template, list):  # several, by name
@@ -98,8 +97,7 @@ def _read(source: Path) -> tuple[Path, str, Mapping[str, Any]]:
     if _is_gguf(source):
         return source, *tokenizer_files(Header.read(source))
     file = source / FILE
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise CheckpointError(f"{file}: has {size:,} bytes, at most {MOST_BYTES:,} are read.")
+    refuse_large(file, MOST_BYTES)
     try:
         return file, file.read_text(encoding="utf-8"), _named(source)
     except UnicodeDecodeError as error:
