@@ -3,13 +3,18 @@
 from typing import Literal, TypeVar
 
 from anyformer.core import NormSpec, PartSpec, Site
+from anyformer.interop.mapping import choice
 from anyformer.models import Block, Branch, Stack
 from anyformer.models.single import Single
+from anyformer.parts.heads.tied import Tied
+from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention
 
 LAYER = "stack.blocks.layer.branches"
 LOOK, FEED = f"{LAYER}.0.part", f"{LAYER}.1.part"
 """The attention and the feed-forward network of a layer."""
+TYING = choice({True: Tied(), False: Untied()})
+"""`tie_word_embeddings` <-> the head."""
 P = TypeVar("P", bound=PartSpec)
 
 

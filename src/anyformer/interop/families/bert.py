@@ -29,6 +29,12 @@ def tensors(spec: Encoder) -> Iterator[Entry]:
     yield from HEADS.tensors(spec.head)
 
 
+UNUSED = ("*position_ids", "bert.pooler.*", "cls.seq_relationship.*")
+COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
 FAMILY = Family(
     model_types=("bert",),
     template=POST_NORM,
@@ -43,9 +49,6 @@ FAMILY = Family(
     fixed={"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
     harmless=("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
               "pooler_type"),
-    unused=("*position_ids", "bert.pooler.*", "cls.seq_relationship.*"),
-    copies={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    unused=UNUSED,
+    copies=COPIES,
 )  # fmt: skip

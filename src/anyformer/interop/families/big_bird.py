@@ -7,7 +7,7 @@ which transformers uses too for texts that are short against its blocks.
 from collections.abc import Iterator
 
 from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, bert_layers
-from anyformer.interop.families.bert import WORDS
+from anyformer.interop.families.bert import COPIES, UNUSED, WORDS
 from anyformer.interop.family import Family
 from anyformer.interop.mapping import Entry, choice, key
 from anyformer.models import Encoder
@@ -37,9 +37,6 @@ FAMILY = Family(
         "use_bias": (True,),
     },
     harmless=("block_size", "num_random_blocks"),
-    unused=("*position_ids", "bert.pooler.*", "cls.seq_relationship.*"),
-    copies={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    unused=UNUSED,
+    copies=COPIES,
 )

@@ -3,23 +3,21 @@
 from collections.abc import Iterator
 
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import ACTIVATIONS, TRANSPOSED, Entry, choice, key, linear, norm, tensor
-from anyformer.interop.shapes import FEED, LAYER, LOOK, block
-from anyformer.models import Decoder, Stack
+from anyformer.interop.mapping import ACTIVATIONS, TRANSPOSED, Entry, key, linear, norm, tensor
+from anyformer.interop.shapes import FEED, LAYER, LOOK, TYING, block, layers
+from anyformer.models import Decoder
 from anyformer.parts.channels.mlp import MLP
-from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.positions.learned import LearnedPosition
 
-TEMPLATE = Decoder(
-    vocab=1,
-    dim=1,
-    stack=Stack(blocks={"layer": block(Attention(heads=1, bias=True), MLP(bias=True), norm=LayerNorm())}, depth=1),
-    position=LearnedPosition(),
-    exit_norm=LayerNorm(),
-)
+LAYERS = block(Attention(heads=1, bias=True), MLP(bias=True), norm=LayerNorm())
+TEMPLATE = Decoder(vocab=1, dim=1, stack=layers(LAYERS), position=LearnedPosition(), exit_norm=LayerNorm())
+SUMMARY = (
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+)  # fmt: skip
+"""Keys of a head for multiple choice, which is not imported."""
 
 
 def tensors(spec: Decoder) -> Iterator[Entry]:
@@ -59,7 +57,7 @@ FAMILY = Family(
         key("resid_pdrop", f"{LAYER}.0.dropout", f"{LAYER}.1.dropout", default=0.1),
         key("embd_pdrop", "dropout", default=0.1),
         key("attn_pdrop", f"{LOOK}.dropout", default=0.1),
-        key("tie_word_embeddings", "head", default=True, convert=choice({True: Tied(), False: Untied()})),
+        key("tie_word_embeddings", "head", default=True, convert=TYING),
     ),
     fixed={
         "architectures": ("GPT2LMHeadModel", "GPT2Model"),
@@ -67,14 +65,7 @@ FAMILY = Family(
         "scale_attn_by_inverse_layer_idx": (False,),
         "reorder_and_upcast_attn": (False, True),
     },
-    harmless=(
-        "n_ctx",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-    ),
+    harmless=("n_ctx", *SUMMARY),
     unused=("*.attn.bias", "*.attn.masked_bias"),
     copies={"lm_head.weight": "transformer.wte.weight"},
 )

@@ -4,19 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import ACTIVATIONS, Entry, choice, key, linear, norm, tensor, zeros
-from anyformer.interop.shapes import FEED, LAYER, LOOK, block, part_of, qkv_sizes
-from anyformer.models import Decoder, Stack
+from anyformer.interop.mapping import ACTIVATIONS, Entry, key, linear, norm, tensor, zeros
+from anyformer.interop.shapes import FEED, LAYER, LOOK, TYING, block, layers, part_of, qkv_sizes
+from anyformer.models import Decoder
 from anyformer.models.single import Single
 from anyformer.parts.channels.glu import GLU
-from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.rms import RMSNorm
 from anyformer.parts.positions.rope import Rope
 
 LAYERS = block(Attention(heads=1, head_dim=2, position=Rope()), GLU(), norm=RMSNorm())
-TEMPLATE = Decoder(vocab=1, dim=2, stack=Stack(blocks={"layer": LAYERS}, depth=1), exit_norm=RMSNorm())
+TEMPLATE = Decoder(vocab=1, dim=2, stack=layers(LAYERS), exit_norm=RMSNorm())
 
 
 def tensors(spec: Single, out_bias: bool = True) -> Iterator[Entry]:
@@ -52,7 +51,7 @@ KEYS = (
     key("rms_norm_eps", "exit_norm.eps", f"{LAYER}.0.norm.eps", f"{LAYER}.1.norm.eps", default=1e-6),
     key("rope_parameters.rope_theta", f"{LOOK}.position.base", default=10_000.0, same_as="rope_theta"),
     key("attention_dropout", f"{LOOK}.dropout", default=0.0),
-    key("tie_word_embeddings", "head", default=False, convert=choice({True: Tied(), False: Untied()})),
+    key("tie_word_embeddings", "head", default=False, convert=TYING),
 )
 FIXED: dict[str, tuple[Any, ...]] = {
     "rope_parameters.rope_type": ("default",),

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from anyformer.interop.family import Family
-from anyformer.interop.mapping import DEPTHWISE, Conversion, Entry, choice, key, linear, norm, tensor
-from anyformer.interop.shapes import LAYER, LOOK, block, layers
+from anyformer.interop.mapping import DEPTHWISE, Conversion, Entry, key, linear, norm, tensor
+from anyformer.interop.shapes import LAYER, LOOK, TYING, block, layers
 from anyformer.models import Decoder
-from anyformer.parts.heads.tied import Tied
 from anyformer.parts.heads.untied import Untied
 from anyformer.parts.mixers.mamba import Mamba
 from anyformer.parts.norms.rms import RMSNorm
@@ -58,7 +57,6 @@ HARMLESS = (
 )  # fmt: skip
 COPIES = {"lm_head.weight": "backbone.embeddings.weight"}
 RANK = Conversion(lambda rank: None if rank == "auto" else rank, lambda rank: "auto" if rank is None else rank)
-HEAD = choice({True: Tied(), False: Untied()})
 
 FAMILY = Family(
     model_types=("mamba",),
@@ -68,7 +66,7 @@ FAMILY = Family(
     keys=(
         *KEYS,
         key("time_step_rank", f"{LOOK}.rank", default="auto", convert=RANK),
-        key("tie_word_embeddings", "head", default=True, convert=HEAD),
+        key("tie_word_embeddings", "head", default=True, convert=TYING),
     ),
     fixed={**FIXED, "architectures": ("MambaForCausalLM", "MambaModel")},
     harmless=HARMLESS,

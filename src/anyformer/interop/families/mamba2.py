@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from math import inf
 
-from anyformer.interop.families.mamba import COPIES, FIXED, HARMLESS, HEAD, KEYS, mamba_body
+from anyformer.interop.families.mamba import COPIES, FIXED, HARMLESS, KEYS, mamba_body
 from anyformer.interop.family import Family
 from anyformer.interop.mapping import Entry, key, tensor
-from anyformer.interop.shapes import LOOK, block, layers
+from anyformer.interop.shapes import LOOK, TYING, block, layers
 from anyformer.models import Decoder
 from anyformer.parts.mixers.mamba2 import Mamba2
 from anyformer.parts.norms.rms import RMSNorm
@@ -29,7 +29,7 @@ FAMILY = Family(
         *KEYS,
         key("head_dim", f"{LOOK}.head_dim", default=64),
         key("n_groups", f"{LOOK}.groups", default=8),
-        key("tie_word_embeddings", "head", default=False, convert=HEAD),
+        key("tie_word_embeddings", "head", default=False, convert=TYING),
     ),
     fixed={
         **FIXED,

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from anyformer.interop.families.gpt2 import gpt_layer
+from anyformer.interop.families.gpt2 import SUMMARY, gpt_layer
 from anyformer.interop.family import Family
 from anyformer.interop.mapping import Entry, choice, key, tensor
-from anyformer.interop.shapes import FEED, LAYER, LOOK, block
-from anyformer.models import Decoder, Stack
+from anyformer.interop.shapes import FEED, LAYER, LOOK, block, layers
+from anyformer.models import Decoder
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.mixers.attention import Attention
 from anyformer.parts.norms.layer import LayerNorm
 from anyformer.parts.positions.learned import LearnedPosition
 
 LAYERS = block(Attention(heads=1, bias=True), MLP(bias=True), norm=LayerNorm(), place="post")
-TEMPLATE = Decoder(vocab=1, dim=1, stack=Stack(blocks={"layer": LAYERS}, depth=1), position=LearnedPosition())
+TEMPLATE = Decoder(vocab=1, dim=1, stack=layers(LAYERS), position=LearnedPosition())
 
 
 def tensors(spec: Decoder) -> Iterator[Entry]:
@@ -51,10 +51,7 @@ FAMILY = Family(
         "tie_word_embeddings": (True,),
         "predict_special_tokens": (True,),
     },
-    harmless=(
-        "n_ctx", "n_special", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-        "summary_use_proj",
-    ),
+    harmless=("n_ctx", "n_special", *SUMMARY),
     unused=("*.attn.bias", "*position_ids"),
     copies={"lm_head.weight": "transformer.tokens_embed.weight"},
-)  # fmt: skip
+)
