@@ -27,7 +27,7 @@ class Counterpart:
     """The spec that an import of the config gives: with biases where only the family has them, which are zero."""
     shared: tuple[str, ...]
     """Our tags of shared weights, which the family calls by another name."""
-    interleaved: bool = False
+    interleaved: bool
     """True if sines and cosines of positions alternate here, and all sines come first there."""
 
     @property

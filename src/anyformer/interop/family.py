@@ -110,13 +110,6 @@ class Family:
             raise SpecError(problems=problems)
         return decode(ModelSpec, data)
 
-    def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """The config of a spec; SpecError names the fields that this family has no counterpart for."""
-        relative = self.relative(spec)
-        if relative.differences:
-            raise SpecError(problems=relative.differences)
-        return relative.config
-
     def relative(self, spec: ModelSpec) -> "Relative":
         """The model of this family that is most like a spec, and the fields in which they differ."""
         facts = {name: values[0] for name, values in self.fixed.items() if name not in LISTS}

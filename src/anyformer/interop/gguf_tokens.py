@@ -20,7 +20,7 @@ ROLES = {
     "mask_token_id": "mask_token",
 }
 """Field -> key of tokenizer_config.json."""
-FLAGS = {"add_bos_token": "add_bos_token", "add_eos_token": "add_eos_token"}
+FLAGS = ("add_bos_token", "add_eos_token")
 USED = ("model", "pre", "tokens", "token_type", "merges")
 HARMLESS = (
     "add_sep_token", "add_space_prefix", "eog_token_ids", "eom_token_id", "eot_token_id", "fim_mid_token_id",
@@ -61,7 +61,7 @@ def tokenizer_files(header: Header) -> tuple[str, dict[str, Any]]:
     if problems := [*_refusals(fields), *_wrong(fields)]:
         raise CheckpointError("\n".join(f"{path}: {problem}" for problem in problems))
     tokens: list[str] = fields["tokens"]
-    config: dict[str, Any] = {FLAGS[name]: fields[name] for name in FLAGS if name in fields}
+    config: dict[str, Any] = {name: fields[name] for name in FLAGS if name in fields}
     config |= {key: tokens[fields[name]] for name, key in ROLES.items() if 0 <= fields.get(name, -1) < len(tokens)}
     if template is not None:
         config["chat_template"] = template
