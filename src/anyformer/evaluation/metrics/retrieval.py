@@ -3,13 +3,16 @@
 recall@k = [rank <= k],  MRR = 1 / rank,  nDCG@k = [rank <= k] / log2(1 + rank)          (Jaervelin, Kekaelaeinen 2002)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from anyformer.core.readable_numbers import counted
+from anyformer.data.record import Record
 from anyformer.evaluation.metrics.metric import Job, Metric
 from anyformer.evaluation.metrics.score import Score, Scores
 from anyformer.inference.embedding import embed, normalised
@@ -29,12 +32,17 @@ class RetrievalMetrics(Metric, kind="retrieval"):
 
     def measure(self, job: Job) -> Scores:
         records = [checked(job.predictor, record) for record in job.records]
-        documents = list(dict.fromkeys(str(record.target) for record in records))
-        places = {text: place for place, text in enumerate(documents)}
+        documents, right = partners(records)
         queries, _ = embed(job.predictor, [record.text for record in records], job.on_progress)
         vectors, _ = embed(job.predictor, documents)
-        right = np.array([places[str(record.target)] for record in records])
         return retrieval_scores(ranks_of(normalised(queries), normalised(vectors), right), len(documents))
+
+
+def partners(records: Sequence[Record]) -> tuple[list[str], NDArray[Any]]:
+    """The different targets of some pairs, and the place of each pair's target among them."""
+    documents = list(dict.fromkeys(str(record.target) for record in records))
+    places = {text: place for place, text in enumerate(documents)}
+    return documents, np.array([places[str(record.target)] for record in records])
 
 
 def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
@@ -46,13 +54,16 @@ def retrieval_scores(ranks: NDArray[Any], documents: int) -> Scores:
     return {name: Score.of(score, len(ranks), "queries", among) for name, score in scores.items()}
 
 
-def ranks_of(queries: NDArray[Any], documents: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
-    """The rank of each query's document by the product of vectors."""
-    parts = [slice(start, start + AT_ONCE) for start in range(0, len(queries), AT_ONCE)]
-    return np.concatenate([ranks(queries[part] @ documents.T, right[part]) for part in parts])
+def ranks_of(queries: Any, documents: Any, right: NDArray[Any]) -> NDArray[Any]:
+    """The rank of each query's document by the product of vectors, the rows of two arrays, which may be sparse."""
+    parts = [slice(start, start + AT_ONCE) for start in range(0, len(right), AT_ONCE)]
+    products = ((queries[part] @ documents.T, right[part]) for part in parts)
+    return np.concatenate(
+        [_ranks(scores.toarray() if sparse.issparse(scores) else scores, places) for scores, places in products]
+    )
 
 
-def ranks(scores: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+def _ranks(scores: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     """The rank of the right document in each row of scores [q n]; of equal scores, half rank before it."""
     score = scores[np.arange(len(scores)), right][:, None]
     equal = (scores == score).sum(1) - 1

@@ -7,38 +7,31 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from anyformer.data.record import Record
-from anyformer.evaluation.metrics.retrieval import ranks, retrieval_scores
+from anyformer.evaluation.metrics.retrieval import partners, ranks_of, retrieval_scores
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 
 K, B = 1.2, 0.75
-AT_ONCE = 1024
-"""Queries whose scores exist at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BM25(Yardstick, kind="bm25"):
     """Ranks documents by the rare words that they share with the query; it needs no training."""
 
-    title: ClassVar[str] = "BM25"
-    metric: ClassVar[str] = "retrieval"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("mrr"),)
+    title = "BM25"
+    metric = "retrieval"
+    scores = (ComparedScore("mrr"),)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
-        documents = list(dict.fromkeys(str(record.target) for record in held_out))
-        places = {text: place for place, text in enumerate(documents)}
-        right = np.array([places[str(record.target)] for record in held_out])
+        documents, right = partners(held_out)
         weights, columns = bm25_weights(documents)
         queries = word_counts([record.text for record in held_out], columns)
-        parts = [slice(start, start + AT_ONCE) for start in range(0, len(right), AT_ONCE)]
-        places_of = [ranks((queries[part] @ weights.T).toarray(), right[part]) for part in parts]
-        return retrieval_scores(np.concatenate(places_of), len(documents))
+        return retrieval_scores(ranks_of(queries, weights, right), len(documents))
 
 
 def bm25_weights(documents: Sequence[str]) -> tuple[sparse.csr_array, dict[str, int]]:
