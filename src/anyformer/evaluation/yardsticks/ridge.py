@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,10 @@ PENALTIES = (0.1, 1.0, 10.0)
 class RidgeRegression(Yardstick, kind="ridge"):
     """Ridge regression on TF-IDF of words and pairs of words."""
 
-    title: ClassVar[str] = "ridge regression on a bag of words"
-    metric: ClassVar[str] = "numbers"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("squared_error", unit="", lower_is_better=True),)
-    needs: ClassVar[str | None] = "sklearn"
+    title = "ridge regression on a bag of words"
+    metric = "numbers"
+    scores = (ComparedScore("squared_error", unit="", lower_is_better=True),)
+    needs = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         from sklearn.linear_model import Ridge
@@ -30,13 +30,8 @@ class RidgeRegression(Yardstick, kind="ridge"):
 
         numbers, right = (np.array([float(str(record.label)) for record in side]) for side in (train, held_out))
         rows, held_out_rows = tf_idf(train, held_out)
-        folds = min(5, len(numbers))
-        errors = {
-            penalty: -cross_val_score(
-                Ridge(alpha=penalty), rows, numbers, cv=folds, scoring="neg_mean_squared_error"
-            ).mean()
-            for penalty in (PENALTIES if folds > 1 else PENALTIES[:1])
-            if folds > 1
-        }
-        best = min(errors, key=lambda penalty: errors[penalty]) if errors else PENALTIES[1]
+        best = PENALTIES[1]
+        if (folds := min(5, len(numbers))) > 1:
+            how: Any = {"cv": folds, "scoring": "neg_mean_squared_error"}
+            best = max(PENALTIES, key=lambda one: cross_val_score(Ridge(alpha=one), rows, numbers, **how).mean())
         return number_scores(right, Ridge(alpha=best).fit(rows, numbers).predict(held_out_rows))
