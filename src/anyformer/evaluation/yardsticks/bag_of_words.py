@@ -9,7 +9,7 @@ Of a pair each text has columns of its own, and one more has their cosine: what 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from scipy import sparse
 
@@ -17,7 +17,7 @@ from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.class_chances import scores_of
 from anyformer.evaluation.yardsticks.majority import MajorityClass
-from anyformer.evaluation.yardsticks.yardstick import ACCURACY, CLASS_LOSS, ComparedScore, Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ACCURACY, CLASS_LOSS, Yardstick
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0)
 """Inverse strengths of the penalty that are tried."""
@@ -33,10 +33,10 @@ LARGE = 5e7
 class BagOfWords(Yardstick, kind="bag_of_words"):
     """TF-IDF of words and pairs of words with logistic regression."""
 
-    title: ClassVar[str] = "a bag of words"
-    metric: ClassVar[str] = "classes"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ACCURACY, CLASS_LOSS)
-    needs: ClassVar[str | None] = "sklearn"
+    title = "a bag of words"
+    metric = "classes"
+    scores = (ACCURACY, CLASS_LOSS)
+    needs = "sklearn"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         labels = [str(record.label) for record in train]

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
@@ -15,10 +14,10 @@ from anyformer.evaluation.yardsticks.yardstick import ComparedScore, Yardstick
 class FirstSentence(Yardstick, kind="first_sentence"):
     """Answers with the first sentence of the text."""
 
-    title: ClassVar[str] = "the first sentence"
-    metric: ClassVar[str] = "summary"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("rougel"),)
-    needs: ClassVar[str | None] = "rouge_score"
+    title = "the first sentence"
+    metric = "summary"
+    scores = (ComparedScore("rougel"),)
+    needs = "rouge_score"
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         sentences = [re.split(r"(?<=[.!?])\s", record.text.strip(), maxsplit=1)[0] for record in held_out]

@@ -3,23 +3,22 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.classes import class_scores
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.yardsticks.yardstick import ACCURACY, ComparedScore, Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ACCURACY, Yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrequentTag(Yardstick, kind="frequent_tag"):
     """Answers with the most frequent tag of each word."""
 
-    title: ClassVar[str] = "the most frequent tag of a word"
-    metric: ClassVar[str] = "tags"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ACCURACY,)
+    title = "the most frequent tag of a word"
+    metric = "tags"
+    scores = (ACCURACY,)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         counts: dict[str, Counter[str]] = defaultdict(Counter)

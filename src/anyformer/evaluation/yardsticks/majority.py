@@ -3,23 +3,22 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Scores
 from anyformer.evaluation.yardsticks.class_chances import scores_of
-from anyformer.evaluation.yardsticks.yardstick import ACCURACY, ComparedScore, Yardstick
+from anyformer.evaluation.yardsticks.yardstick import ACCURACY, Yardstick
 
 
 @dataclass(frozen=True, kw_only=True)
 class MajorityClass(Yardstick, kind="majority"):
     """Answers the most frequent class; its probabilities are the shares of the classes in the training texts."""
 
-    title: ClassVar[str] = "the most frequent class"
-    metric: ClassVar[str] = "classes"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ACCURACY,)
+    title = "the most frequent class"
+    metric = "classes"
+    scores = (ACCURACY,)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         counts = Counter(str(record.label) for record in train)

@@ -10,7 +10,7 @@ spelled by its bytes. Each document ends with a character of its own, as it does
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from anyformer.core import Count
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.likelihood import Likelihood
 from anyformer.evaluation.metrics.score import Scores
-from anyformer.evaluation.yardsticks.yardstick import BITS_PER_BYTE, ComparedScore, Yardstick
+from anyformer.evaluation.yardsticks.yardstick import BITS_PER_BYTE, Yardstick
 from anyformer.statistics.intervals import Floats
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -32,9 +32,9 @@ MOST = 20_000_000
 class NGram(Yardstick, kind="n_gram"):
     """Interpolated Kneser-Ney by characters."""
 
-    title: ClassVar[str] = "the n-gram"
-    metric: ClassVar[str] = "language"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (BITS_PER_BYTE,)
+    title = "the n-gram"
+    metric = "language"
+    scores = (BITS_PER_BYTE,)
     order: Count = 6
     """Characters of a gram: the predicted one and the ones before it."""
 

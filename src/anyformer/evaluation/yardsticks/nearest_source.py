@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,9 +19,9 @@ AT_ONCE = 256
 class NearestSource(Yardstick, kind="nearest_source"):
     """Answers with the target of the most similar training source."""
 
-    title: ClassVar[str] = "the nearest training pair"
-    metric: ClassVar[str] = "translation"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (ComparedScore("bleu", "points of BLEU"),)
+    title = "the nearest training pair"
+    metric = "translation"
+    scores = (ComparedScore("bleu", "points of BLEU"),)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         weights, columns = bm25_weights([record.text for record in train])

@@ -6,11 +6,10 @@ bits per byte = (size of xz(train + held out) - size of xz(train)) x 8 / bytes o
 import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from anyformer.data.record import Record
 from anyformer.evaluation.metrics.score import Score, Scores
-from anyformer.evaluation.yardsticks.yardstick import BITS_PER_BYTE, ComparedScore, Yardstick
+from anyformer.evaluation.yardsticks.yardstick import BITS_PER_BYTE, Yardstick
 
 MOST = 16 << 20
 """Bytes of training text, from its end, that are compressed; more would take minutes and change little."""
@@ -20,9 +19,9 @@ MOST = 16 << 20
 class Xz(Yardstick, kind="xz"):
     """The bits that xz adds for the held-out text when it has read the training text."""
 
-    title: ClassVar[str] = "xz"
-    metric: ClassVar[str] = "language"
-    scores: ClassVar[tuple[ComparedScore, ...]] = (BITS_PER_BYTE,)
+    title = "xz"
+    metric = "language"
+    scores = (BITS_PER_BYTE,)
 
     def measure(self, train: Sequence[Record], held_out: Sequence[Record]) -> Scores:
         before, after = ("\n".join(record.text for record in side).encode() for side in (train, held_out))
