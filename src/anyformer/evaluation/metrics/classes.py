@@ -91,21 +91,16 @@ def class_scores(
         counted = np.bincount(pairs, weights=weights[unit], minlength=classes * classes)
         return counted.astype(np.float64).reshape(classes, classes)
 
-    hits = (right == predicted).astype(np.float64)
+    hits, alone = (right == predicted).astype(np.float64), len(right) == units
+    accuracy = share(hits) if alone else share_in_groups(np.bincount(unit, weights=hits), np.bincount(unit))
     scores = {
-        "accuracy": share(hits)
-        if len(right) == units
-        else share_in_groups(np.bincount(unit, weights=hits), np.bincount(unit)),
+        "accuracy": accuracy,
         "macro_f1": bootstrap(lambda weights: macro_f1(confusion(weights)), units),
         "matthews": bootstrap(lambda weights: matthews(confusion(weights)), units),
     }
     if confidence is not None:
         scores["calibration_error"] = bootstrap(lambda weights: calibration(hits, confidence, weights[unit]), units)
-    items = (
-        counted(classes, "classes")
-        if len(right) == units
-        else f"{counted(classes, 'classes')}, {counted(len(right), 'items')}"
-    )
+    items = counted(classes, "classes") + ("" if alone else f", {counted(len(right), 'items')}")
     extra = {"calibration_error": f"{BINS} bins"}
     return {name: Score.of(score, units, "texts", items, extra.get(name, "")) for name, score in scores.items()}
 

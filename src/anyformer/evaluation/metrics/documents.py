@@ -55,7 +55,7 @@ class PositionMetrics(Metric, kind="by_position"):
             if not nats:
                 break
             loss = ratio([float(losses.sum()) for losses in nats], [len(losses) for losses in nats])
-            where, tokens = f"places {low} to {high - 1} of a window", f"{counted(sum(map(len, nats)), 'tokens')}"
+            where, tokens = f"places {low} to {high - 1} of a window", counted(sum(map(len, nats)), "tokens")
             scores[f"loss_at_position_{low}"] = Score.of(loss, len(nats), "documents", where, tokens)
         return scores
 
