@@ -99,11 +99,8 @@ def exactly(vectors: NDArray[np.float32], query: NDArray[np.float32], top: int) 
     best: list[tuple[float, int]] = []
     for start in range(0, len(vectors), AT_ONCE):
         scores = vectors[start : start + AT_ONCE] @ query
-        near = (
-            np.argpartition(-scores, min(top, len(scores)) - 1)[:top] if top < len(scores) else np.arange(len(scores))
-        )
-        edge = scores[near].min()
-        near = np.flatnonzero(scores >= edge)  # of equally near ones, the first must stay
+        least = min(top, len(scores))
+        near = np.flatnonzero(scores >= np.partition(scores, -least)[-least])  # of equally near ones, the first stays
         best = heapq.nsmallest(top, [*best, *((-float(scores[place]), start + int(place)) for place in near)])
     return np.array([place for _, place in best]), np.array([-score for score, _ in best])
 
