@@ -82,8 +82,8 @@ def judge(names: Sequence[str], values: ArrayLike, baseline: int = 0, *, metric:
     tested = np.flatnonzero(pairs >= FEWEST)
     p = dict(zip(tested.tolist(), adjusted_p(rows[tested]).tolist(), strict=True)) if len(tested) else {}
     results = []
-    for place, (row, interval) in enumerate(zip(rows, simultaneous(rows, LEVEL), strict=True)):
-        needed = seeds_needed(row, len(others), LEVEL) if p.get(place, 1.0) > 1 - LEVEL else None
+    for place, (row, interval) in enumerate(zip(rows, simultaneous(rows), strict=True)):
+        needed = seeds_needed(row, len(others)) if p.get(place, 1.0) > 1 - LEVEL else None
         result = Difference(
             arm=names[others[place]],
             pairs=int(pairs[place]),

@@ -43,12 +43,12 @@ class Interval:
         return replace(self, value=rising(self.value), low=low, high=high, resampled=resampled)
 
 
-def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def bootstrap(statistic: Statistic, units: int, *, resamples: int = RESAMPLES) -> Interval:
     """The score over all units, with its bootstrap interval."""
     value = float(statistic(np.ones(units)))
     if units < FEWEST or not np.isfinite(value):
         return Interval(value, method=TOO_FEW if units < FEWEST else "not finite, without an interval")
-    rng, resampled = np.random.default_rng(seed), np.empty(resamples)
+    rng, resampled = np.random.default_rng(0), np.empty(resamples)
     for number in range(resamples):
         drawn = rng.integers(units, size=units)
         resampled[number] = statistic(np.bincount(drawn, minlength=units).astype(np.float64))

@@ -46,10 +46,10 @@ def t_interval(values: ArrayLike, level: float = LEVEL) -> Interval:
     return Interval(middle, middle - half, middle + half)
 
 
-def simultaneous(rows: Sequence[ArrayLike] | Floats, level: float = LEVEL) -> list[Interval]:
-    """Simultaneous confidence intervals: one for each row, all of which hold together at this level."""
+def simultaneous(rows: Sequence[ArrayLike] | Floats) -> list[Interval]:
+    """Simultaneous confidence intervals: one for each row, all of which hold together at the level 0.95."""
     family = sum(len(present(row)) > 1 for row in rows)
-    return [t_interval(row, level ** (1 / max(family, 1))) for row in rows]
+    return [t_interval(row, LEVEL ** (1 / max(family, 1))) for row in rows]
 
 
 def effect_size(row: ArrayLike) -> float | None:

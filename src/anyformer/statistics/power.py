@@ -37,21 +37,21 @@ class Needed:
         return Needed(seeds, low, max(self.high, seeds))
 
 
-def chance_to_find(effect: float, seeds: int, arms: int = 1, level: float = LEVEL) -> float:
+def chance_to_find(effect: float, seeds: int, arms: int = 1) -> float:
     """The power of a study for a true difference of `effect` paired standard deviations in one of `arms`."""
     if seeds < FEWEST:
         return 0.0
-    bar = special.fdtri(1, seeds - 1, level ** (1 / arms))
+    bar = special.fdtri(1, seeds - 1, LEVEL ** (1 / arms))
     return 1.0 - float(special.ncfdtr(1, seeds - 1, seeds * min(effect, LARGEST) ** 2, bar))
 
 
-def seeds_for(effect: float, arms: int = 1, level: float = LEVEL) -> int:
+def seeds_for(effect: float, arms: int = 1) -> int:
     """The fewest seeds that find this difference with 80% power."""
-    offset = bisect_left(range(FEWEST, MOST), POWER, key=lambda seeds: chance_to_find(effect, seeds, arms, level))
+    offset = bisect_left(range(FEWEST, MOST), POWER, key=lambda seeds: chance_to_find(effect, seeds, arms))
     return FEWEST + offset
 
 
-def seeds_needed(row: ArrayLike, arms: int = 1, level: float = LEVEL) -> Needed | None:
+def seeds_needed(row: ArrayLike, arms: int = 1) -> Needed | None:
     """The seeds needed, estimated from the differences of one arm of a pilot; None if they do not vary."""
     pilot, effect = present(row), effect_size(row)
     if effect is None:
@@ -61,7 +61,7 @@ def seeds_needed(row: ArrayLike, arms: int = 1, level: float = LEVEL) -> Needed 
     # A pilot mean near zero must not rule out every effect: scale this tail by the probability under no effect.
     shares = (0.5, tail * by_chance, 1 - tail)
     effects = [math.sqrt(_noncentrality(f, len(pilot), share) / len(pilot)) for share in shares]
-    return Needed(*(seeds_for(true, arms, level) for true in effects))
+    return Needed(*(seeds_for(true, arms) for true in effects))
 
 
 def _noncentrality(f: float, seeds: int, share: float) -> float:

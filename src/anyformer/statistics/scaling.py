@@ -70,26 +70,27 @@ class LawFit(Generic[Law]):
     def law(self) -> Law:
         return self.form.law(self.best)
 
-    def band(self, quantity: Callable[[Law], float], level: float = LEVEL) -> Interval:
+    def band(self, quantity: Callable[[Law], float]) -> Interval:
         """Interval of a quantity of the law, such as an exponent; pass the logarithm of a wide-ranging one."""
-        return self._band(lambda fitted: quantity(self.form.law(fitted)), 0.0, level)
+        return self.band_of_fitted(lambda fitted: quantity(self.form.law(fitted)))
 
-    def curve_at(self, *inputs: float, level: float = LEVEL) -> Interval:
+    def curve_at(self, *inputs: float) -> Interval:
         """The loss of the law at these sizes, with the confidence interval of the curve."""
-        return self._at(inputs, 0.0, level)
+        return self._at(inputs, 0.0)
 
-    def predict(self, *inputs: float, level: float = LEVEL) -> Interval:
+    def predict(self, *inputs: float) -> Interval:
         """The loss of a new run of these sizes, with a prediction interval that includes the noise of a run."""
-        return self._at(inputs, self.noise, level)
+        return self._at(inputs, self.noise)
 
-    def _at(self, inputs: tuple[float, ...], noise: float, level: float) -> Interval:
+    def _at(self, inputs: tuple[float, ...], noise: float) -> Interval:
         logs = np.log(np.array(inputs, dtype=np.float64))[:, None]
-        return self._band(lambda fitted: float(self.form.curve(fitted, logs)[0]), noise, level).through(math.exp)
+        return self.band_of_fitted(lambda fitted: float(self.form.curve(fitted, logs)[0]), noise).through(math.exp)
 
-    def _band(self, quantity: Callable[[Floats], float], noise: float, level: float) -> Interval:
+    def band_of_fitted(self, quantity: Callable[[Floats], float], noise: float = 0.0) -> Interval:
+        """Interval of a function of the fitted numbers; `noise` is a standard deviation to add."""
         value = float(quantity(self.best))
         low, high = np.percentile([quantity(drawn) for drawn in self.draws], [15.87, 84.13])
-        half = float(special.stdtrit(self.freedom, (1 + level) / 2)) * math.hypot((high - low) / 2, noise)
+        half = float(special.stdtrit(self.freedom, (1 + LEVEL) / 2)) * math.hypot((high - low) / 2, noise)
         return Interval(value, value - half, value + half)
 
 
@@ -139,7 +140,7 @@ def _weak(law_fit: LawFit[Law]) -> str:
         share = max(law_fit.explained, 0)
         return f"{law_fit.form.name} explains {share:.0%} of how the loss varies, a law needs {CLEAR:.0%}"
     for place in law_fit.form.exponents:
-        interval = law_fit._band(itemgetter(place), 0.0, LEVEL)
+        interval = law_fit.band_of_fitted(itemgetter(place))
         assert interval.low is not None and interval.high is not None
         if interval.low <= 0:
             exponent = f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
