@@ -161,6 +161,17 @@ class Bars:
 Panel: TypeAlias = Lines | Grid | Bars
 
 
+def beside(panels: Sequence[Panel], inches: tuple[float, float]) -> Drawing:
+    """Panels beside each other, each of this size under its title."""
+
+    def draw(figure: Figure) -> None:
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            axes.set_title(panel.title, fontsize="medium")
+            panel.draw(axes)
+
+    return Drawing(draw, (inches[0] * len(panels), inches[1]))
+
+
 def picture(title: str, rows: Sequence[str], columns: Sequence[str], weights: Float[Tensor, "n m"], form: str) -> bytes:
     """The content of the file in the format "svg" or "png"."""
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 import anyformer
 from anyformer.analysis.claim import Claim, ClaimResult, Verdict
 from anyformer.disk import store
-from anyformer.drawing.figures import Drawing, Panel
+from anyformer.drawing.figures import Panel, beside
 from anyformer.reporting.pages import drawn, html
 
 PAGE = "claims.html"
@@ -77,16 +76,8 @@ def write_picture(folder: Path, answer: Answer) -> Path | None:
     """Writes the panels of one claim as an SVG file; None if it has no panels."""
     if not answer.panels:
         return None
-    panels, (width, height) = answer.panels, PANEL_INCHES
-
-    def draw(figure: Figure) -> None:
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            axes.set_title(panel.title, fontsize="medium")
-            panel.draw(axes)
-
     folder.mkdir(parents=True, exist_ok=True)
-    drawing = Drawing(draw, (width * len(panels), height))
-    return store(folder / f"{answer.claim.ids[0]}.svg", drawing.bytes("svg"))
+    return store(folder / f"{answer.claim.ids[0]}.svg", beside(answer.panels, PANEL_INCHES).bytes("svg"))
 
 
 def _shown(value: Any) -> str:

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from anyformer.drawing.figures import Drawing, Line, Lines, Panel
+from anyformer.drawing.figures import Drawing, Line, Lines, Panel, beside
 from anyformer.errors import DataError
 from anyformer.evaluation.evaluating import evaluate
 from anyformer.evaluation.metrics.metric import Job
@@ -70,8 +68,8 @@ def pruning_curve(run: Run, settings: CurveSettings, cache: Path | None = None) 
     return points
 
 
-def curve_panels(points: Sequence[CurvePoint], what: str) -> list[Panel]:
-    """A picture of each score over the share that is pruned."""
+def curve_drawing(points: Sequence[CurvePoint], what: str) -> Drawing:
+    """A picture of each score over the share that is pruned, beside each other."""
     whole, rest = points[0], points[1:]
     ways = dict.fromkeys(point.by for point in rest)
     panels: list[Panel] = []
@@ -81,16 +79,4 @@ def curve_panels(points: Sequence[CurvePoint], what: str) -> list[Panel]:
             mine = [whole, *(point for point in rest if point.by == by)]
             lines.append(Line(by, [point.share for point in mine], [point.scores[name].value for point in mine]))
         panels.append(Lines(f"{name} of a pruned model", f"share of {what} removed", name, lines))
-    return panels
-
-
-def curve_drawing(points: Sequence[CurvePoint], what: str) -> Drawing:
-    """All panels beside each other, as a picture."""
-    panels = curve_panels(points, what)
-
-    def draw(figure: Figure) -> None:
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            axes.set_title(panel.title, fontsize="medium")
-            panel.draw(axes)
-
-    return Drawing(draw, (PANEL_INCHES[0] * len(panels), PANEL_INCHES[1]))
+    return beside(panels, PANEL_INCHES)
