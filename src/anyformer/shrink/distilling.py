@@ -41,9 +41,7 @@ def distil(
     recipe = student_recipe(run, settings)
     assert recipe.objective is not None
     taught = Distillation(objective=recipe.objective, teacher=str(run.folder))
-    student = train(
-        replace(recipe, objective=taught), *settings.overrides, out=out, cache=cache, watcher=watcher
-    )  # fmt: skip
+    student = train(replace(recipe, objective=taught), *settings.overrides, out=out, cache=cache, watcher=watcher)
     note_origin(out, run, {"how": "distil", "student": settings.model, "overrides": list(settings.overrides)})
     return student
 

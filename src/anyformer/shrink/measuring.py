@@ -20,7 +20,7 @@ from anyformer.evaluation.metrics.score import Score
 from anyformer.generation.decoding import for_writing
 from anyformer.generation.engine import Engine, Request
 from anyformer.objectives.objective import Predictor
-from anyformer.ops.devices import on_gpu, synchronizer
+from anyformer.ops.devices import synchronizer
 from anyformer.run import Run
 
 ROUNDS, NEW_TOKENS, ROWS = 5, 32, 8
@@ -106,7 +106,7 @@ def reader_of(predictor: Predictor) -> Callable[[], int]:
 @torch.no_grad()
 def _read(predictor: Predictor, tokens: torch.Tensor) -> int:
     predictor.model(tokens)
-    synchronizer(predictor.device)() if on_gpu(predictor.device) else None
+    synchronizer(predictor.device)()
     return tokens.numel()
 
 

@@ -67,8 +67,8 @@ def remove(
     return smaller, built(smaller, tensors, amount.what)
 
 
-def set_to_zero(model: Model, share: float, importance: Importance, evidence: Evidence, scope: Scope = "model") -> int:
-    """Sets the least important share of the weights of all matrices to zero, in place; returns their number.
+def set_to_zero(model: Model, share: float, importance: Importance, evidence: Evidence, scope: Scope = "model") -> None:
+    """Sets the least important share of the weights of all matrices to zero, in place.
 
     Embeddings, biases and gains stay. In every group of `scope`, exactly round(share x weights) become zero.
     """
@@ -76,7 +76,6 @@ def set_to_zero(model: Model, share: float, importance: Importance, evidence: Ev
     if not matrices:
         raise SpecError("--prune weights: this model has no weight matrices.")
     scores = importance.of_weights(model, [matrix.weight for matrix in matrices], evidence)
-    removed = 0
     for members in _scopes(matrices, scores, scope):
         flat = torch.cat([score.flatten() for _, score in members])
         count = round(share * flat.numel())
@@ -85,8 +84,6 @@ def set_to_zero(model: Model, share: float, importance: Importance, evidence: Ev
         sizes = [score.numel() for _, score in members]
         for (weight, score), drop in zip(members, lowest.split(sizes), strict=True):
             weight.masked_fill_(drop.view_as(score), 0.0)
-        removed += count
-    return removed
 
 
 def _scopes(matrices: Sequence[Linear], scores: Sequence[Tensor], scope: Scope) -> list[list[tuple[Tensor, Tensor]]]:
