@@ -1,7 +1,7 @@
 """The catalogue of kinds: description, options, limits, slots and cost of each, as plain data."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,10 +92,12 @@ def select(
     """The entries that match every filter that is not None. An unknown name is an error."""
     if family is not None:
         slots = {entry.slot for entry in entries}
-        entries = [entry for entry in entries if family in entry.family_names] or _refuse("family", family, slots)
+        entries = [entry for entry in entries if family in entry.family_names]
+        if not entries:
+            raise _unknown("family", family, slots)
     if perspective is not None:
         if perspective not in PERSPECTIVES:
-            _refuse("perspective", perspective, set(PERSPECTIVES))
+            raise _unknown("perspective", perspective, PERSPECTIVES)
         entries = [entry for entry in entries if entry.perspective == perspective]
     if kind is not None:
         near = difflib.get_close_matches(kind, sorted({entry.kind for entry in entries}), 3)
@@ -107,5 +109,5 @@ def select(
     return list(entries)
 
 
-def _refuse(what: str, name: str, known: set[str]) -> list[CatalogueEntry]:
-    raise SpecError(f"no {what} is called {name!r}.{did_you_mean(name, known)}")
+def _unknown(what: str, name: str, known: Collection[str]) -> SpecError:
+    return SpecError(f"no {what} is called {name!r}.{did_you_mean(name, known)}")
