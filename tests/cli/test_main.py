@@ -69,7 +69,7 @@ def test_the_help_lists_each_verb_on_one_line_by_purpose(capsys: Capture, monkey
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     lines = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
-    for name in Verbs.names:
+    for name in Verbs.files:
         summaries = [line for line in lines if line.split()[0] == name]
         assert len(summaries) == 1 and summaries[0].endswith("."), name
     headings = [line for line in text.splitlines() if line.startswith("╭")]

@@ -86,17 +86,14 @@ class Verbs(Mapping[str, Any]):
 
     # `import` is a word of Python, so its file and its function are called `import_`
     files = MappingProxyType({file.name.rstrip("_"): file.name for file in pkgutil.iter_modules(verbs.__path__)})
-    names = tuple(files)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter(self.files)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.files)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.names:
-            raise KeyError(name)
         file = self.files[name]
         return get_command(vars(importlib.import_module(f"{verbs.__name__}.{file}"))[file])
 
