@@ -13,6 +13,7 @@ from anyformer.cli.main import Verbs, main
 from anyformer.cli.output import screen as _screen
 from anyformer.cli.output.screen import Panel, verb
 from anyformer.cli.verbs import cost
+from anyformer.core import readable_numbers
 from anyformer.errors import AnyformerError, CheckpointError, DataError, ResourceError, SpecError
 
 Capture = pytest.CaptureFixture[str]
@@ -186,13 +187,13 @@ def test_a_wrong_value_is_refused_without_the_second_that_statistics_take_to_loa
     [(0, "0"), (999, "999"), (1000, "1.00 k"), (65_536, "65.5 k"), (999_999, "1.00 M"), (1.75e11, "175 B")],
 )
 def test_numbers_have_three_digits(number: float, text: str) -> None:
-    assert _screen.human(number) == text
+    assert readable_numbers.human(number) == text
 
 
 def test_bytes_count_in_1024_and_flops_in_1000() -> None:
-    assert _screen.human_bytes(1536) == "1.50 KiB"
-    assert _screen.human_bytes(12) == "12 B"
-    assert _screen.human_flops(3.6e14) == "360 TFLOP"
+    assert readable_numbers.human_bytes(1536) == "1.50 KiB"
+    assert readable_numbers.human_bytes(12) == "12 B"
+    assert readable_numbers.human_flops(3.6e14) == "360 TFLOP"
     assert _screen.share(1, 4) == "25.0 %"
     assert _screen.share(1, 10**6) == "<0.1 %"
     assert _screen.share(0, 4) == ""

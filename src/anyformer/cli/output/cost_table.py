@@ -6,8 +6,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import fitting, human, human_bytes, human_flops, pairs, share
-from anyformer.core.readable_numbers import counted
+from anyformer.cli.output.screen import fitting, pairs, share
+from anyformer.core.readable_numbers import counted, human, human_bytes, human_flops
 
 if TYPE_CHECKING:
     from anyformer.core import Cost

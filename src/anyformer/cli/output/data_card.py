@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import human, pairs, share, visible
+from anyformer.cli.output.screen import pairs, share, visible
 from anyformer.core import decode
 from anyformer.core.plain_data import inline, parse_override, split
-from anyformer.core.readable_numbers import counted
+from anyformer.core.readable_numbers import counted, human
 from anyformer.data.checks.diagnosis import Diagnosis
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
@@ -27,7 +27,7 @@ from anyformer.training.recipes.resolve import data_of, draft
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS, BAR = 12, 40
-LONGEST_SAMPLE, LINES = 300, 8
+LONGEST_SAMPLE, LINES, NAMED = 300, 8, 6
 
 
 def resolve(target: str, overrides: Sequence[str]) -> DataSpec:
@@ -131,8 +131,9 @@ def _shown_options(source: SourceSpec) -> dict[str, Any]:
     return {key: value for key, value in plain.items() if value not in (usual[key], [])}
 
 
-def _some(names: Sequence[str], most: int = 6) -> str:
-    shown = ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def _some(names: Sequence[str]) -> str:
+    """The number of names, and the first of them."""
+    shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     return f"{len(names):,}: {shown}"
 
 

@@ -14,8 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from anyformer.cli.output.screen import Screen, visible
-from anyformer.cli.output.screen import note as note
+from anyformer.cli.output.screen import Screen, note, visible
 from anyformer.core import decode
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import assign, parse_override, split
@@ -53,9 +52,9 @@ def open_run(folder: Path) -> Run:
     """Opens a run. If the folder is not a run, the error names existing runs."""
     try:
         return Run.open(folder)
-    except CheckpointError as error:
+    except CheckpointError:
         if (folder.suffix == ".toml" and folder.exists()) or (folder / RECIPE).is_file():
-            raise error
+            raise
         if str(folder) in preset_names():
             raise CheckpointError(
                 f"{folder}: is a preset, not a run. Train it first: anyformer train {folder}"
@@ -65,8 +64,6 @@ def open_run(folder: Path) -> Run:
             named = f" Its runs: {', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''}." if runs else ""
             page = f"Its page: anyformer report {folder}"
             raise CheckpointError(f"{folder}: is a study of several runs, not a run.{named} {page}") from None
-        if (folder / RECIPE).is_file():
-            raise
         roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}
         known = sorted({str(run) for root in roots for run in run_folders(root)})
         near = difflib.get_close_matches(str(folder), known, 1)

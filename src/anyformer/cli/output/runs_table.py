@@ -11,8 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import human, visible
-from anyformer.core.readable_numbers import counted
+from anyformer.cli.output.screen import plain_table, visible
+from anyformer.core.readable_numbers import counted, human
 from anyformer.disk import STUDY, is_run_of_study
 from anyformer.reporting.run_files import RunFiles, dig, finite, run_folders
 
@@ -62,7 +62,7 @@ def table(lines: Sequence[dict[str, Any]], root: Path, width: int) -> Table:
     """A table of runs with names relative to `root`, one line per run, and as many columns as fit `width`."""
     rows = [_cells(run, root) for run in lines]
     for names in COLUMNS:
-        shown = Table(box=None, padding=(0, 2 if width >= WIDE else 1, 0, 0), header_style="dim", pad_edge=False)
+        shown = plain_table(gap=2 if width >= WIDE else 1)
         for name in names:
             right: JustifyMethod = "right" if name in ("step", "loss", "best valid", "age") else "left"
             shown.add_column("" if name == "state" else name, justify=right, no_wrap=names != COLUMNS[-1])

@@ -20,9 +20,6 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from anyformer.core.readable_numbers import human as human
-from anyformer.core.readable_numbers import human_bytes as human_bytes
-from anyformer.core.readable_numbers import human_flops as human_flops
 from anyformer.errors import ResourceError, SpecError, of_os_error
 
 Target = Annotated[str, Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
@@ -189,6 +186,11 @@ def pairs(rows: Iterable[tuple[str, str | Text]], style: str = "cyan", indent: i
     for name, value in rows:
         table.add_row(name, value if isinstance(value, Text) else Text(value))
     return Padding(table, (0, 0, 0, indent), expand=False)
+
+
+def plain_table(*columns: str, gap: int = 2) -> Table:
+    """A table without lines, its headings dim, with `gap` spaces between its columns."""
+    return Table(*columns, box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False)
 
 
 def share(part: float, total: float) -> str:

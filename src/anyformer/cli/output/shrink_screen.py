@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from anyformer.cli.output import run_options
-from anyformer.cli.output.screen import Screen, cache_folder, store_as
+from anyformer.cli.output.screen import Screen, cache_folder, note, plain_table, store_as
 from anyformer.drawing.figures import Drawing, form_of
 from anyformer.errors import SpecError
 from anyformer.ops.int8_linear import Activations
@@ -35,7 +35,7 @@ def pruned_runs(run: Run, settings: PruneSettings, out: Path, control: bool, scr
     controls = control and settings.by != RANDOM
     for by in (settings.by, *([RANDOM] if controls else [])):
         folder = out if by == settings.by else out.with_name(f"{out.name}-{RANDOM}")
-        run_options.note(screen, f"pruning {' '.join(settings.amounts)} by {by} into {folder}")
+        note(screen, f"pruning {' '.join(settings.amounts)} by {by} into {folder}")
         result = prune(run, replace(settings, by=by), folder, cache=cache_folder(), watcher=QuietProgress(screen))
         if result.before_training is not None:
             runs[f"{by}, pruned"] = result.before_training
@@ -63,11 +63,11 @@ def distilled_runs(run: Run, settings: StudentSettings, out: Path, control: bool
     """Trains a student, and the same student without a teacher if a control is wanted."""
     runs = {"teacher": run}
     watcher, cache = QuietProgress(screen), cache_folder()
-    run_options.note(screen, f"distilling into {out}")
+    note(screen, f"distilling into {out}")
     runs["student"] = distil(run, settings, out, cache=cache, watcher=watcher)
     if control:
         folder = out.with_name(f"{out.name}-alone")
-        run_options.note(screen, f"training the same student without a teacher into {folder}")
+        note(screen, f"training the same student without a teacher into {folder}")
         runs["student alone"] = alone(run, settings, folder, cache=cache, watcher=watcher)
     return runs
 
@@ -84,15 +84,15 @@ class QuietProgress(Watcher):
         self.screen = screen
 
     def log(self, text: str) -> None:
-        run_options.note(self.screen, text)
+        note(self.screen, text)
 
     def evaluated(self, step: int, loss: float) -> None:
-        run_options.note(self.screen, f"step {step}: validation loss {loss:.4f}")
+        note(self.screen, f"step {step}: validation loss {loss:.4f}")
 
 
 def report_runs(runs: Mapping[str, Run], result: Run, limit: int | None, device: str, screen: Screen) -> None:
     """Measures runs side by side, stores the table with the new run and prints it."""
-    run_options.note(screen, "measuring")
+    note(screen, "measuring")
     facts = {name: measurement.to_dict() for name, measurement in measured(runs, limit, device).items()}
     store_table(result.folder, facts)
     if screen.json:
@@ -106,8 +106,7 @@ def report_runs(runs: Mapping[str, Run], result: Run, limit: int | None, device:
 
 def rich_table(content: ShrinkTable) -> Table:
     """A table for the terminal."""
-    look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
-    table = Table(**look)
+    table = plain_table()
     for place, name in enumerate(content.columns):
         table.add_column(name, justify="left" if place == 0 else "right", style="cyan" if place == 0 else "")
     for row in content.rows:

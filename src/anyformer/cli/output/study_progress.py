@@ -11,9 +11,9 @@ from rich.live import Live as LiveDisplay
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.cli.output.screen import Screen, cache_folder, human, human_flops, visible
+from anyformer.cli.output.screen import Screen, cache_folder, plain_table, visible
 from anyformer.core.discovery import program
-from anyformer.core.readable_numbers import clock, counted
+from anyformer.core.readable_numbers import clock, counted, human, human_flops
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.reporting.study_report import write_study_report
@@ -130,7 +130,7 @@ def _failures(results: Results) -> Iterator[str]:
 
 def sizes(arms: Sequence[Arm], match: str) -> Table:
     """A table with the cost of each arm and the values that matching changed."""
-    sizes_table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    sizes_table = plain_table()
     sizes_table.add_column("arm", no_wrap=True)
     matched = "flops" if match == "none" else match
     for name in ("params", "tokens", "training", f"{matched} off"):
@@ -152,7 +152,7 @@ def table(results: Results, width: int) -> Table:
 
 def columns(shown: Sequence[Row]) -> Table:
     """A table with the headings of its first row."""
-    results_table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    results_table = plain_table(gap=1)
     for place, name in enumerate(shown[0]):
         results_table.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
     for row in shown:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.table import Table
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, verb
+from anyformer.cli.output.screen import Screen, note, plain_table, verb
 from anyformer.core.readable_numbers import clock
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def claims(
     Prints for each claim whether it holds, and the figures that show it.
     """
     from anyformer.analysis.claim import OURS, claim, claims, result_of, stored
-    from anyformer.cli.output.run_options import note
     from anyformer.reporting.claim_report import Answer, sentence, write_page, write_picture
 
     folder = out or Path("runs/claims")
@@ -74,7 +73,7 @@ def _time_ahead(stored: "ClaimResult") -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(*rows[0], box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = plain_table(*rows[0])
     for row in rows[1:]:
         table.add_row(*row)
     return table

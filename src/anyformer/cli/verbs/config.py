@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, human, human_flops, verb
+from anyformer.cli.output.screen import Overrides, Screen, Target, drawn, epilog, verb
 from anyformer.core.plain_data import inline, toml_document
+from anyformer.core.readable_numbers import human, human_flops
 from anyformer.errors import SpecError
 
 config = typer.Typer(

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 import anyformer
-from anyformer.cli.output.screen import Screen, human_bytes, pairs, verb
-from anyformer.core.readable_numbers import counted
+from anyformer.cli.output.screen import Screen, pairs, verb
+from anyformer.core.readable_numbers import counted, human_bytes
 
 CPU_INFO, CONTAINER = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup")
 FLAGS = {"avx2": "avx2", "avx512f": "avx512", "avx512_bf16": "avx512_bf16", "amx_tile": "amx", "amx_bf16": "amx_bf16"}

@@ -1,12 +1,12 @@
 """`anyformer evaluate`: computes the metrics of a run on its task."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.table import Table
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, cache_folder, verb
+from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, cache_folder, note, plain_table, verb
 
 if TYPE_CHECKING:
     from anyformer.data.record import Record
@@ -68,12 +68,12 @@ def evaluate(
     trained = run_options.ready(opened, device, checkpoint, screen)
     records = list(islice(opened.records(data, split, settings.get("source", {})), limit))
     if optimistic := _optimism(opened, data, split, checkpoint, records):
-        run_options.note(screen, optimistic)
+        note(screen, optimistic)
     with run_options.progress(screen, "evaluating", len(records)) as bar:
         evaluation = evaluate(Job(predictor=trained, records=records, generation=config, on_progress=bar), metric or ())
     comparisons, remarks = _compared(opened, evaluation.scores, records) if yardsticks else ([], [])
     for remark in (*evaluation.notes, *remarks):
-        run_options.note(screen, remark)
+        note(screen, remark)
     scores = {name: score.to_dict() for name, score in evaluation.scores.items()}
     beside = [each.to_dict() for each in comparisons]
     if data is None and not metric and limit is None:
@@ -103,8 +103,8 @@ def _optimism(run: "Run", data: str | None, split: str | None, checkpoint: str, 
 
 def _table(title: str, scores: "Scores") -> Table:
     """The scores with their intervals and signatures."""
-    look: Any = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim", "pad_edge": False}
-    table = Table(**look, title=title, title_justify="left")
+    table = plain_table()
+    table.title, table.title_justify = title, "left"
     table.add_column("metric", style="cyan", no_wrap=True)
     for name in ("value", "95% interval"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Screen, drawn, human, human_flops, pairs, verb
+from anyformer.cli.output.screen import Screen, drawn, pairs, plain_table, verb
 from anyformer.core.plain_data import inline
+from anyformer.core.readable_numbers import human, human_flops
 
 if TYPE_CHECKING:
     from anyformer.reporting.catalogue import CatalogueEntry, Measures
@@ -142,7 +142,7 @@ def _show_measures(measures: "Measures", screen: Screen) -> None:
 
 
 def _options(entry: "CatalogueEntry") -> Padding:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = plain_table()
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("type", overflow="fold", max_width=26)
     table.add_column("default", overflow="fold", max_width=18)

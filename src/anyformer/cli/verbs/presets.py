@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from anyformer.cli.output.screen import Screen, fitting, note_left_out, verb
+from anyformer.cli.output.screen import Screen, fitting, note_left_out, plain_table, verb
 
 WRAPPED = ("data", "training")
 LESS_IMPORTANT = ("training", "data", "heads", "layers", "width")
@@ -52,7 +52,7 @@ def presets(
 
 
 def _table(rows: list[dict[str, str]], names: list[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = plain_table()
     for name in names:
         table.add_column(name, no_wrap=name not in WRAPPED, justify="right" if name == "params" else "left")
     for row in rows:

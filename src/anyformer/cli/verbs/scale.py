@@ -6,7 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Overrides, Screen, cache_folder, human, human_flops, verb
+from anyformer.cli.output.screen import Overrides, Screen, cache_folder, note, verb
+from anyformer.core.readable_numbers import human, human_flops
 
 Recipe = Annotated[
     str,
@@ -46,7 +47,6 @@ def scale(
     from anyformer.training.recipes.quick import recipe_mistakes, refuse_mistakes
 
     refuse_mistakes(target, overrides or (), recipe_mistakes)
-    from anyformer.cli.output.run_options import note
     from anyformer.errors import SpecError
     from anyformer.reporting.scale_report import facts, lines, write_scale_report
     from anyformer.study.ladder import planned, scale, too_few

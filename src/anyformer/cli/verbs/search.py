@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, Words, note, verb
 from anyformer.core.readable_numbers import counted
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _index(
     trained: "Predictor", run: "Run", checkpoint: "Choice", source: "SourceSpec", folder: Path | None, screen: Screen
 ) -> "Index":
     """The documents with their vectors; loaded from `folder` if documents and checkpoint are unchanged."""
-    from anyformer.cli.output.run_options import note, note_cut, progress
+    from anyformer.cli.output.run_options import note_cut, progress
     from anyformer.disk import sha256
     from anyformer.errors import SpecError
     from anyformer.inference.embedding import embed
@@ -98,8 +98,6 @@ def _index(
 
 def _explain(trained: "Predictor", source: "SourceSpec", screen: Screen) -> None:
     """Notes on stderr what the scores are, and which files of a folder were not read."""
-    from anyformer.cli.output.run_options import note
-
     for warning in source.warnings():
         note(screen, warning)
     compares = any(view.objective.compares_texts for view in trained.head_views)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from anyformer.cli.output.screen import Checkpoint, RunFolder, Screen, store_as, verb, visible
+from anyformer.cli.output.screen import Checkpoint, RunFolder, Screen, note, store_as, verb, visible
 
 
 @verb(
@@ -54,7 +54,7 @@ def view(
 
     Lines, maps and numbers of every head; the page works offline.
     """
-    from anyformer.cli.output.run_options import checkpoint_choice, note, open_run
+    from anyformer.cli.output.run_options import checkpoint_choice, open_run
     from anyformer.viewing.view import View
 
     opened, step = open_run(run), checkpoint_choice(checkpoint)
