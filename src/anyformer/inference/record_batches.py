@@ -1,18 +1,16 @@
 """Batches of records, laid out as in training; each row holds one text."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from anyformer.core import Frame
-from anyformer.data.batching.batch import Batch, RowLabels
-from anyformer.data.preparation.encoding import CUT, UNTAGGED, Encoded, RecordEncoder
+from anyformer.data.batching.batch import Batch
+from anyformer.data.batching.packings.packing import Collator, batch_of
+from anyformer.data.batching.row_plan import NumberArray, RowPlan, Side, Split
+from anyformer.data.preparation.encoding import Encoded, EncodedTexts, RecordEncoder
 from anyformer.data.record import Record
 from anyformer.errors import DataError
 from anyformer.objectives.objective import Predictor
@@ -27,8 +25,6 @@ class RecordBatch(NamedTuple):
     rows: list[int]
     """Index of the record of each row; a long document may have several rows."""
     batch: Batch
-    cut: int
-    """Number of records whose end was cut off."""
 
 
 def record_batches(
@@ -110,55 +106,16 @@ def _unlabelled(predictor: Predictor, record: Record) -> Record:
 
 
 def _batch(predictor: Predictor, group: list[tuple[int, Encoded]]) -> RecordBatch:
-    rows, pad = [encoded for _, encoded in group], predictor.tokenizer.words.pad
-    cut = {
-        side: torch.tensor([bool(each.numbers[name][0]) for each in rows])
-        for side, name in CUT.items()
-        if name in rows[0].numbers
-    }
-    batch, source = _side(rows, "tokens", pad, packed=not predictor.alone), None
-    if "source" in rows[0].sides:
-        source = replace(_side(rows, "source", pad, packed=False), truncated=cut["source"])
-    word_starts = None
-    if predictor.word_starts is not None:
-        starts = torch.from_numpy(predictor.word_starts.of(batch.tokens.numpy()))
-        starts[:, 0] = True
-        word_starts = starts & (batch.tokens != pad)
-    batch = replace(
-        batch, source=source, labels=_labels(rows, pad), truncated=cut.get("tokens"), word_starts=word_starts
-    )
-    shortened = int(torch.stack(list(cut.values())).any(0).sum()) if cut else 0
-    return RecordBatch([number for number, _ in group], batch, shortened)
+    rows = [encoded for _, encoded in group]
+    sides = {name: _side([each.sides[name] for each in rows]) for name in rows[0].sides}
+    numbers = {name: NumberArray(np.concatenate([each.numbers[name] for each in rows])) for name in rows[0].numbers}
+    plan = RowPlan.one_each(np.arange(len(rows)))
+    # a row that has several texts in training has segments and positions, also with one
+    width = None if predictor.alone else int(sides["tokens"].lengths(plan.samples).max())
+    collator = Collator(Split(sides, numbers), predictor.tokenizer.words.pad, width, predictor.word_starts)
+    return RecordBatch([number for number, _ in group], batch_of(collator.arrays(plan)))
 
 
-def _side(encoded: list[Encoded], side: str, pad: int, packed: bool) -> Batch:
-    rows = [each.sides[side].tokens for each in encoded]
-    tokens = _padded(rows, pad)
-    there = _padded([np.ones(len(row), dtype=np.int64) for row in rows], 0).bool()
-    if not packed:
-        return Batch(tokens=tokens, frame=Frame(valid=there))
-    places = torch.arange(tokens.shape[1]).expand_as(tokens).where(there, torch.zeros_like(tokens))
-    segments = torch.zeros_like(tokens).where(there, torch.full_like(tokens, -1))
-    return Batch(tokens=tokens, frame=Frame(valid=there, segments=segments, positions=places))
-
-
-def _labels(rows: list[Encoded], pad: int) -> RowLabels:
-    labels: dict[str, Tensor] = {
-        name: torch.from_numpy(np.concatenate([each.numbers[name] for each in rows]))
-        for name in ("label", "number")
-        if name in rows[0].numbers
-    }
-    if "tags" in rows[0].numbers:
-        labels["tags"] = _padded([each.numbers["tags"] for each in rows], UNTAGGED)
-    if "choices" in rows[0].sides:
-        sides = [each.sides["choices"] for each in rows]
-        answers = [answer for side in sides for answer in np.split(side.tokens, np.cumsum(side.lengths)[:-1])]
-        labels["choices"] = _padded(answers, pad).unflatten(0, (len(rows), -1))
-    return RowLabels(**labels)
-
-
-def _padded(rows: Sequence[NDArray[Any]], rest: int) -> Tensor:
-    grid = np.full((len(rows), max(1, max(map(len, rows)))), rest, dtype=np.int64)
-    for place, row in enumerate(rows):
-        grid[place, : len(row)] = row
-    return torch.from_numpy(grid)
+def _side(texts: list[EncodedTexts]) -> Side:
+    ends = np.cumsum(np.concatenate([[0], *(text.lengths for text in texts)]))
+    return Side(NumberArray(np.concatenate([text.tokens for text in texts])), NumberArray(ends))

@@ -38,12 +38,30 @@ class NumberFile:
         return NumberFile, (self.path, self.dtype, self.count)
 
 
+@dataclass(frozen=True, eq=False)
+class NumberArray:
+    """Numbers in memory, read like those of a file."""
+
+    array: NDArray[Any]
+
+    @property
+    def count(self) -> int:
+        return len(self.array)
+
+    def at(self, places: Integers) -> NDArray[Any]:
+        """The numbers at some places."""
+        return self.array[places]
+
+
+Numbers: TypeAlias = NumberFile | NumberArray
+
+
 @dataclass(frozen=True)
 class Side:
     """Sequences of ids, one for each sample."""
 
-    tokens: NumberFile
-    index: NumberFile
+    tokens: Numbers
+    index: Numbers
 
     def __len__(self) -> int:
         return self.index.count - 1
@@ -68,7 +86,7 @@ class Split:
 
     sides: Mapping[str, Side]
     """tokens, and of pairs source; choices holds several sequences for each sample."""
-    numbers: Mapping[str, NumberFile]
+    numbers: Mapping[str, Numbers]
     """label, number, cut, source_cut: one for each sample; tags: one for each token."""
 
     def __len__(self) -> int:

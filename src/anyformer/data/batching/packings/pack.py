@@ -22,7 +22,7 @@ from anyformer.data.batching.row_plan import (
     Integers,
     Lengths,
     LoaderPosition,
-    NumberFile,
+    Numbers,
     Order,
     RowPlan,
     Side,
@@ -110,7 +110,7 @@ class Pack(PackingSpec, kind="pack"):
 class Pieces:
     """Pieces of documents, read like the samples of a side; every token belongs to one piece."""
 
-    tokens: NumberFile
+    tokens: Numbers
     begins: Integers
     sizes: Integers
 

@@ -197,7 +197,8 @@ class Collator:
         side = self.split.sides["choices"]
         several = len(side) // len(self.split)
         answers = RowPlan.one_each((plan.samples[:, None] * several + np.arange(several)).ravel())
-        spots = _Spots.of(side, answers, None)
+        longest = int(side.lengths(answers.samples).max(initial=0))
+        spots = _Spots.of(side, answers, max(1, longest))  # a column also if all answers are empty
         return spots.grid(side.tokens.array[spots.tokens], self.pad).reshape(plan.height, several, spots.width)
 
 
