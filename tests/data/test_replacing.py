@@ -61,6 +61,24 @@ def test_the_old_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None
     assert [file.name for file in (tmp_path / "d").iterdir()] == ["third"] and len(list(tmp_path.iterdir())) == 1
 
 
+def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_place_of(tmp_path / "d") as fresh:
+        (fresh / "first").write_text("1")
+    replace = os.replace
+
+    def failing(source: Path, target: Path) -> None:
+        if source.name == "new":
+            raise PermissionError("a virus scanner reads it")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(PermissionError), in_place_of(tmp_path / "d") as fresh:
+        (fresh / "second").write_text("2")
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["first"] and len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_preparation_that_is_killed_leaves_nothing_for_long(tmp_path: Path) -> None:
     """With worker processes, which end by themselves and let the lock go."""
     text = tmp_path / "text.txt"

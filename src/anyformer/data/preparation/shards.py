@@ -190,6 +190,8 @@ def in_place_of(folder: Path) -> Iterator[Path]:
         os.replace(fresh, folder)
         sync(folder.parent)
     finally:
+        if (work / "old").exists() and not folder.exists():  # the new folder could not take its place
+            os.replace(work / "old", folder)
         lock.release()
         shutil.rmtree(work, ignore_errors=True)
 
