@@ -1,11 +1,10 @@
 """A folder that appears whole or not at all: written beside its place under a hidden name, then renamed."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from anyformer.data.preparation.shards import in_place_of
 from anyformer.disk import sync
 from anyformer.errors import SpecError
 
@@ -19,25 +18,11 @@ def new_folder(path: Path, force: bool) -> Iterator[Path]:
     """An empty folder to write into, which takes the place of `path` at the end; it is removed after any exception.
     With `force` an earlier export is replaced."""
     refuse_occupied(path, force)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (path.with_name(f".{path.name}.{os.getpid()}{end}") for end in ("", ".old"))
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    try:
+    with in_place_of(path) as fresh:
         yield fresh
         for file in sorted(fresh.rglob("*")):
             sync(file)
         refuse_occupied(path, force)  # another process may have been faster
-        if path.exists():
-            os.rename(path, old)
-        os.rename(fresh, path)
-        sync(path.parent)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if old.exists() and not path.exists():
-            os.rename(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def refuse_occupied(path: Path, force: bool) -> None:
