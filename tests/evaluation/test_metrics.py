@@ -22,7 +22,7 @@ from anyformer.evaluation.metrics.retrieval import ranks_of, retrieval_scores
 from anyformer.evaluation.metrics.score import Score
 from anyformer.evaluation.metrics.summaries import summary_scores
 from anyformer.evaluation.metrics.translations import edit_rate_scores, translation_scores
-from anyformer.statistics.intervals import share
+from anyformer.statistics.intervals import mean, share
 
 RNG = np.random.default_rng(0)
 WORDS = ["the", "cat", "sat", "on", "a", "mat,", "and", "then", "it", "ran", "away", "from", "small", "dog"]
@@ -259,3 +259,8 @@ def test_a_missing_library_is_named_with_its_line(measure: Any, monkeypatch: pyt
 def test_one_text_is_called_a_text() -> None:
     interval = share([1.0])
     assert interval.low is not None and Score.of(interval, 1, "texts").signature.endswith("of 1 text")
+
+
+@pytest.mark.parametrize(("units", "unit"), [("texts", "text"), ("queries", "query"), ("batches", "batch")])
+def test_one_unit_is_named_in_the_singular(units: str, unit: str) -> None:
+    assert Score.of(mean([0.5]), 1, units).signature == f"1 {unit}: too few for an interval"

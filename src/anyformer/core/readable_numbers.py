@@ -36,6 +36,8 @@ def amount(number: float, what: str) -> str:
 
 
 def _singular(noun: str) -> str:
+    if noun.endswith("ies"):
+        return f"{noun.removesuffix('ies')}y"
     return noun.removesuffix("es" if noun.endswith(("ches", "sses", "xes")) else "s")
 
 

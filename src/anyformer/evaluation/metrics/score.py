@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from anyformer.core.fields import describes_fields
+from anyformer.core.readable_numbers import counted
 from anyformer.errors import DataError, SpecError
 from anyformer.statistics.intervals import Floats, Interval, difference
 
@@ -32,9 +33,8 @@ class Score:
     def of(cls, interval: Interval, units: int, what: str, *settings: str) -> "Score":
         """A score of `units` texts, documents, ... (`what`); its signature is `settings` and how the interval was
         found, or why there is none."""
-        noun = what.removesuffix("s").replace("querie", "query") if units == 1 else what
-        has_ends = interval.low is not None
-        drawn = f"95% by {interval.method} of {units:,} {noun}" if has_ends else f"{units:,} {noun}: {interval.method}"
+        number, has_ends = counted(units, what), interval.low is not None
+        drawn = f"95% by {interval.method} of {number}" if has_ends else f"{number}: {interval.method}"
         signature = ", ".join([*filter(None, settings), drawn])
         return cls(interval.value, interval.low, interval.high, signature, units, resampled=interval.resampled)
 
