@@ -1,4 +1,4 @@
-"""Numbers formatted for reading: three significant digits and a unit."""
+"""Numbers and lists formatted for reading: three significant digits and a unit, the first of many names."""
 
 import math
 from collections.abc import Sequence
@@ -39,6 +39,11 @@ def _singular(noun: str) -> str:
     if noun.endswith("ies"):
         return f"{noun.removesuffix('ies')}y"
     return noun.removesuffix("es" if noun.endswith(("ches", "sses", "xes")) else "s")
+
+
+def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first names, and dots if there are more: a, b, c, ..."""
+    return between.join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 def spelled(number: int) -> str:

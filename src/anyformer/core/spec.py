@@ -39,6 +39,7 @@ from anyformer.core.fields import (
     with_floats,
 )
 from anyformer.core.plain_data import assign
+from anyformer.core.readable_numbers import listed
 from anyformer.errors import Problem, SpecError, join_path
 
 S = TypeVar("S", bound="Spec")
@@ -295,9 +296,9 @@ def no_such_key(cls: type[Spec], name: str, path: str, more: Iterable[str] = ())
     if cls.kind:
         cls.load_kind("")
         kinds = sorted(kind for kind, other in cls.kinds.items() if name in _field_names(other))
-        listed = f"{', '.join(kinds[:KINDS_SHOWN])}{', ...' if len(kinds) > KINDS_SHOWN else ''}"
+        known_kinds = listed(kinds, KINDS_SHOWN)
         choice = kinds[0] if len(kinds) == 1 else "KIND"
-        text += f" It is a key of {listed}: write {join_path(path, 'kind')}={choice} as well." if kinds else ""
+        text += f" It is a key of {known_kinds}: write {join_path(path, 'kind')}={choice} as well." if kinds else ""
     return Problem(join_path(path, name), text)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anyformer.core.readable_numbers import listed
 from anyformer.data.batching.batch import Batch
 from anyformer.data.batching.packings.packing import Collator, batch_of
 from anyformer.data.batching.row_plan import NumberArray, RowPlan, Side, Split
@@ -85,8 +86,8 @@ def checked(predictor: Predictor, record: Record) -> Record:
     for what, names, labels in (("label", contents.classes, (record.label,)), ("tag", contents.tags, record.tags)):
         wrong = next((label for label in labels if names and label not in names), None)
         if wrong is not None:
-            shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-            raise DataError(f"{record.where}: the {what} {wrong!r} was never seen in training. Known: {shown}.")
+            known = listed(names, 12)
+            raise DataError(f"{record.where}: the {what} {wrong!r} was never seen in training. Known: {known}.")
     return record
 
 

@@ -12,7 +12,7 @@ import anyformer
 from anyformer.core.discovery import program
 from anyformer.core.fields import leaves
 from anyformer.core.plain_data import inline
-from anyformer.core.readable_numbers import clock, counted, human, human_bytes, human_flops
+from anyformer.core.readable_numbers import clock, counted, human, human_bytes, human_flops, listed
 from anyformer.disk import CHECKPOINTS, by_step, store
 from anyformer.reporting import pages
 from anyformer.reporting.pages import VALID, Chart, Curve, svgs
@@ -215,8 +215,7 @@ def _data(facts: RunFacts) -> Iterator[ReportRow]:
     packing = dig(environment, "data", "packing", "kind") or dig(environment, "data", "packing") or ""
     yield ReportRow("context", f"{recipe.get('context', '')} tokens", str(packing))
     if classes := dig(environment, "data", "contents", "classes"):
-        names = ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")
-        yield ReportRow("classes", str(len(classes)), names)
+        yield ReportRow("classes", str(len(classes)), listed(list(map(str, classes)), 20))
 
 
 def _column(lines: Sequence[Facts], name: str) -> list[float]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from anyformer.cli.output.screen import pairs, share, visible
 from anyformer.core import decode
 from anyformer.core.plain_data import inline, parse_override, split
-from anyformer.core.readable_numbers import counted, human
+from anyformer.core.readable_numbers import counted, human, listed
 from anyformer.data.checks.diagnosis import Diagnosis
 from anyformer.data.preparation.pipeline import DataSpec
 from anyformer.data.record import SourceSpec
@@ -133,8 +133,7 @@ def _shown_options(source: SourceSpec) -> dict[str, Any]:
 
 def _some(names: Sequence[str]) -> str:
     """The number of names, and the first of them."""
-    shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return f"{len(names):,}: {shown}"
+    return f"{len(names):,}: {listed(names, NAMED)}"
 
 
 def histogram(diagnosis: Diagnosis) -> RenderableType:

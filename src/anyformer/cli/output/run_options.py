@@ -18,6 +18,7 @@ from anyformer.cli.output.screen import Screen, note, visible
 from anyformer.core import decode
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import assign, parse_override, split
+from anyformer.core.readable_numbers import listed
 from anyformer.core.schema import describe
 from anyformer.core.spec import no_such_key
 from anyformer.data.record import Record
@@ -61,7 +62,7 @@ def open_run(folder: Path) -> Run:
             ) from None
         if (folder / STUDY).is_file():
             runs = sorted(str(run) for run in run_folders(folder) if is_run_of_study(run))
-            named = f" Its runs: {', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''}." if runs else ""
+            named = f" Its runs: {listed(runs, 3)}." if runs else ""
             page = f"Its page: anyformer report {folder}"
             raise CheckpointError(f"{folder}: is a study of several runs, not a run.{named} {page}") from None
         roots = {root for root in (folder.parent, Path("runs")) if root.is_dir()}

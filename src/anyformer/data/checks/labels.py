@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from anyformer.core import Chance
-from anyformer.core.readable_numbers import counted, part
+from anyformer.core.readable_numbers import counted, listed, part
 from anyformer.data.checks.check import NAMED, Check, Examination, Facts, Places, quote
 
 MOST, FEW = 1 << 16, 20
@@ -41,6 +41,6 @@ class Labels(Check, kind="labels"):
         single = [label for label, count in counts.items() if count == 1]
         if not single or facts.contents.tags or len(single) > len(counts) / 2:
             return []
-        named = ", ".join(quote(label) for label in single[:NAMED]) + (", ..." if len(single) > NAMED else "")
+        named = listed([*map(quote, single)], NAMED)
         text = f"{counted(len(single), 'labels')} with one example: {named}. Is it a typo, or the header of the table?"
         return [self.finding(text, (place for label in single for place in places[label].where))]

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from anyformer.core import Count
-from anyformer.core.readable_numbers import counted
+from anyformer.core.readable_numbers import counted, listed
 from anyformer.data.checks.check import NAMED, Check, Examination, Facts, Places, quote
 
 
@@ -29,8 +29,7 @@ class Spellings(Check, kind="spellings"):
         several = [spellings for spellings in classes.values() if len(spellings) > 1]
         if not several:
             return []
-        named = "; ".join(", ".join(f"{quote(each)} ({counts[each]:,})" for each in same) for same in several[:NAMED])
-        text = f"{counted(len(several), 'labels')} in several spellings, each a class of its own: {named}"
-        more = "; ..." if len(several) > NAMED else ""
+        names = [", ".join(f"{quote(each)} ({counts[each]:,})" for each in same) for same in several]
+        text = f"{counted(len(several), 'labels')} in several spellings, each a class of its own"
         where = (place for same in several for spelling in same[1:] for place in places[spelling].where)
-        return [self.finding(f"{text}{more}. Write each class in one way.", where)]
+        return [self.finding(f"{text}: {listed(names, NAMED, '; ')}. Write each class in one way.", where)]

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from anyformer.core import Chance, Count
-from anyformer.core.readable_numbers import part
+from anyformer.core.readable_numbers import listed, part
 from anyformer.data.checks.check import NAMED, Check, Examination, Facts, Places, quote
 
 
@@ -35,8 +35,8 @@ class WordsAmongNumbers(Check, kind="words_among_numbers"):
                     words[record.label] += 1
         if not words or len(numbers) < self.different or places.count > self.most * total:
             return []
-        named = ", ".join(f"{quote(word)} ({count:,})" for word, count in words.most_common(NAMED))
-        text = f"{part(places.count, total, 'labels')} are no numbers: {named}{', ...' if len(words) > NAMED else ''}"
+        named = [f"{quote(word)} ({count:,})" for word, count in words.most_common()]
+        text = f"{part(places.count, total, 'labels')} are no numbers: {listed(named, NAMED)}"
         text = f"{text}. Because of them each of the {len(numbers):,} numbers is a class"
         return [self.finding(f"{text}. To predict a number, leave these records out, or correct them.", places.where)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anyformer.core import Spec
-from anyformer.core.readable_numbers import counted
+from anyformer.core.readable_numbers import counted, listed
 from anyformer.data.record import Record
 from anyformer.data.sources.files import FileSource, existing, files_in, kept
 from anyformer.data.sources.unread_files import unread_files
@@ -134,7 +134,7 @@ def splits_by_name(files: Mapping[str, Path]) -> dict[str, str]:
 
 def missing(name: str, known: list[str], slot: str, where: str, what: str = "field") -> DataError:
     """The error for a name that is not there, with those that are."""
-    shown = ", ".join(key[:40] for key in known[:12]) + (", ..." if len(known) > 12 else "")
+    shown = listed([key[:40] for key in known], 12)
     near = (difflib.get_close_matches(name, known, 1) or known[:1] or ["NAME"])[0]
     return DataError(f"{where}: no {what} {name!r}; there is {shown or 'none'}. Say which: data.source.{slot}={near}")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from anyformer.core.readable_numbers import listed
 from anyformer.data.record import Record
 from anyformer.data.sources.files import FileSource, existing, files_in, guarded, kept, opened
 from anyformer.data.sources.po import PoEntry, entries
@@ -52,7 +53,7 @@ class Gettext(FileSource, kind="gettext"):
         spoken = {name: language_of(file) for name, file in files.items()}
         languages = sorted({language for language in spoken.values() if language})
         if self.language is None and len(languages) > 1:
-            shown = ", ".join(languages[:12]) + (", ..." if len(languages) > 12 else "")
+            shown = listed(languages, 12)
             raise DataError(f"{path}: catalogs of {len(languages)} languages ({shown}). Add data.source.language=...")
         chosen = {name: file for name, file in files.items() if self.language in (None, spoken[name])}
         if not chosen:

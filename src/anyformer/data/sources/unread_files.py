@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from anyformer.core.readable_numbers import listed
+
 NAMED = 3
 """Files of one ending that are named."""
 
@@ -22,7 +24,7 @@ def unread_files(folder: Path, names: Collection[str]) -> list[str]:
     if not others:
         return []
     counts = ", ".join(
-        f"{len(files):,} {ending}: {', '.join(files[:NAMED])}{', ...' if len(files) > NAMED else ''}"
+        f"{len(files):,} {ending}: {listed(files, NAMED)}"
         for ending, files in sorted(others.items(), key=lambda item: -len(item[1]))
     )
     total = sum(map(len, others.values()))
