@@ -1,35 +1,24 @@
 """The recipe of a target, without torch where the catalogue suffices, and its model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.core.spec import Spec
 from anyformer.errors import DataError, SpecError
-from anyformer.training.recipes.quick import quick_recipe
+from anyformer.training.recipes.quick import QuickRecipe, quick_recipe
 
 if TYPE_CHECKING:
     from anyformer.core import ModelSpec
+    from anyformer.training.recipes.recipe import Loaded
 
 
-@dataclass(frozen=True)
-class ResolvedRecipe:
-    """A valid recipe: its name, its values, and the origin of each."""
-
-    name: str
-    recipe: Spec
-    origins: Mapping[str, str]
-
-
-def resolved(target: str, overrides: Sequence[str] = ()) -> ResolvedRecipe:
-    """The recipe of a preset or a file."""
+def resolved(target: str, overrides: Sequence[str] = ()) -> "QuickRecipe | Loaded":
+    """The recipe of a preset or a file, with its name and the origin of each value; it is valid."""
     quick = quick_recipe(target, overrides)
     if quick is not None and not quick.unchecked:
-        return ResolvedRecipe(quick.name, quick.recipe, quick.origins)
+        return quick
     from anyformer.training.recipes.resolve import outline
 
-    loaded = outline(target, overrides)
-    return ResolvedRecipe(loaded.name, loaded.recipe, loaded.origins)
+    return outline(target, overrides)
 
 
 def model_of(target: str, overrides: Sequence[str] = ()) -> "tuple[str, ModelSpec]":
@@ -49,17 +38,15 @@ def counted_model(target: str, overrides: Sequence[str] = ()) -> "tuple[str, Mod
         return quick
     from anyformer.training.recipes.resolve import outline, with_vocabulary
 
-    loaded = expected = outline(target, overrides)
-    missing = ""
+    expected = outline(target, overrides)
     try:
         loaded = with_vocabulary(expected)
     except DataError as error:
-        missing = str(error)
-    if loaded is not expected:
-        assert loaded.recipe.data is not None
-        return loaded.name, loaded.recipe.model, f"of the tokenizer {loaded.recipe.data.tokenizer.kind} on its data"
-    origin = f"expected; the data cannot be read: {missing}" if missing else _vocabulary_origin(loaded.origins)
-    return loaded.name, loaded.recipe.model, origin
+        return expected.name, expected.recipe.model, f"expected; the data cannot be read: {error}"
+    if loaded is expected:
+        return expected.name, expected.recipe.model, _vocabulary_origin(expected.origins)
+    assert loaded.recipe.data is not None
+    return loaded.name, loaded.recipe.model, f"of the tokenizer {loaded.recipe.data.tokenizer.kind} on its data"
 
 
 def _quick_model(target: str, overrides: Sequence[str]) -> "tuple[str, ModelSpec, str] | None":
