@@ -69,6 +69,14 @@ def outputs_of(model: Model, tokens: Tensor, logits: bool = True) -> Tensor:
     return model(tokens, frame, logits=logits).y
 
 
+def sentence(agreement: Agreement | None) -> str:
+    """The result of `compare`, in words."""
+    if agreement is None:
+        return "The outputs were not compared with transformers: pip install 'anyformer[hf]' to do that."
+    largest = f"largest output {agreement.scale:.3g}"
+    return f"largest difference from transformers {agreement.difference:.2g}, {largest}."
+
+
 def compare_models(ours: Model, again: Model, *batches: Tensor) -> Agreement:
     """The largest difference between the outputs of a model and of what was written and read again."""
     worst = max(Agreement.between(outputs_of(again, tokens), outputs_of(ours, tokens)) for tokens in batches)

@@ -37,6 +37,7 @@ def export(
     """
     from anyformer.cli.output import run_options
     from anyformer.exporting.exporter import export_run
+    from anyformer.interop.agreement import sentence
 
     opened, choice = run_options.open_run(run), run_options.checkpoint_choice(checkpoint)
     with _unwinding():
@@ -60,11 +61,8 @@ def export(
         return
     screen.lines(f"exported {run} ({opened.describe(choice)}) to {result.folder}: {result.model}.")
     screen.lines(f"largest difference from the run {result.difference.difference:.2g}.")
-    if result.agreement is not None:
-        compared = f"largest difference from transformers {result.agreement.difference:.2g}"
-        screen.lines(f"{compared}, largest output {result.agreement.scale:.3g}.")
-    elif to == "hf":
-        screen.lines("The outputs were not compared with transformers: pip install 'anyformer[hf]' to do that.")
+    if to == "hf":
+        screen.lines(sentence(result.agreement))
     if not result.scores:
         screen.lines(f"The model card has no scores: anyformer evaluate {run}, then export with --force.")
 

@@ -29,6 +29,7 @@ def import_(
     Nothing in it is executed, and pickles are not loaded. If transformers is installed, the outputs of both models are
     compared first.
     """
+    from anyformer.interop.agreement import sentence
     from anyformer.pretrained import import_folder
 
     result = import_folder(source, out)
@@ -46,11 +47,7 @@ def import_(
         )
         return
     screen.lines(f"imported {source} into {result.run.folder}: {result.tensors:,} tensors, shapes and counts checked.")
-    if agreement is not None:
-        compared = f"largest difference from transformers {agreement.difference:.2g}"
-        screen.lines(f"{compared}, largest output {agreement.scale:.3g}.")
-    else:
-        screen.lines("The outputs were not compared with transformers: pip install 'anyformer[hf]' to do that.")
+    screen.lines(sentence(agreement))
     if not result.tokenizer:
         screen.lines("There is no tokenizer.json, so the run takes token ids but no text.")
     elif not screen.quiet:
