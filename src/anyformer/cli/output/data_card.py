@@ -1,8 +1,9 @@
 """The data card: a target with its overrides as a DataSpec, and its diagnosis as tables or JSON."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -148,17 +149,19 @@ def histogram(diagnosis: Diagnosis) -> RenderableType:
         table.add_column(justify="right", style="dim", no_wrap=True)
     if len(sides) > 1:
         table.add_row("", *(cell for side in sides for cell in (Text(side, style="cyan"), "")))
-    for index, low in enumerate(edges):
-        high = edges[index + 1] - 1 if index + 1 < len(edges) else max(map(max, sides.values()))
-        if gap := _gap(counts.values(), index):
-            if gap == 1:
-                table.add_row("...")
+    highs = [*(edge - 1 for edge in edges[1:]), max(map(max, sides.values()))]
+    for is_empty, run in groupby(range(len(edges)), lambda index: not any(bins[index] for bins in counts.values())):
+        indices = list(run)
+        if is_empty and len(indices) > 2:
+            table.add_row("...")
             continue
-        cells: list[RenderableType] = [f"{low:,}" if low >= high else f"{low:,} - {high:,}"]
-        for side in sides:
-            count = counts[side][index]
-            cells += [Bar(max(counts[side]), 0, count, width=width, color="cyan"), f"{count:,}" if count else ""]
-        table.add_row(*cells)
+        for index in indices:
+            low, high = edges[index], highs[index]
+            cells: list[RenderableType] = [f"{low:,}" if low >= high else f"{low:,} - {high:,}"]
+            for bins in counts.values():
+                count = bins[index]
+                cells += [Bar(max(bins), 0, count, width=width, color="cyan"), f"{count:,}" if count else ""]
+            table.add_row(*cells)
     title = Text.assemble(("length ", "bold"), ("of a record in tokens", "dim"))
     quantiles = {side: _quantiles(sizes) for side, sizes in sides.items()}
     notes = [
@@ -166,16 +169,6 @@ def histogram(diagnosis: Diagnosis) -> RenderableType:
         for side, at in quantiles.items()
     ]
     return Group(title, Padding(table, (0, 0, 0, 2), expand=False), *(Text(note, style="dim") for note in notes))
-
-
-def _gap(counts: Iterable[list[int]], index: int) -> int:
-    """The index, from 1, of an empty bin in its run of empty bins; 0 if the run is too short to be omitted."""
-    full = [any(bins) for bins in zip(*counts, strict=True)]
-    if full[index]:
-        return 0
-    first = next((at + 1 for at in range(index - 1, -1, -1) if full[at]), 0)
-    after = next((at for at in range(index, len(full)) if full[at]), len(full))
-    return index - first + 1 if after - first > 2 else 0
 
 
 def _edges(low: int, high: int) -> list[int]:
