@@ -73,11 +73,10 @@ def budget_chart(results: Results, budgets: BudgetCurves) -> Chart:
     curves = []
     for arm, colour in Shown(results).colours.items():
         losses = budgets.losses(arm)
-        low, high = ([loss.value if end is None else end for loss, end in pairs] for pairs in (
-            [(loss, loss.low) for loss in losses], [(loss, loss.high) for loss in losses]
-        ))  # fmt: skip
+        lows = [loss.value if loss.low is None else loss.low for loss in losses]
+        highs = [loss.value if loss.high is None else loss.high for loss in losses]
         means = [loss.value for loss in losses]
-        curves.append(Curve(arm, budgets.steps, means, colour, marked=True, band=(low, high)))
+        curves.append(Curve(arm, budgets.steps, means, colour, marked=True, band=(lows, highs)))
     return Chart("Loss by budget", "steps of a run", results.comparison.metric, curves)
 
 
