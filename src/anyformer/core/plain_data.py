@@ -3,6 +3,7 @@
 Dotted keys are the one language of overrides, TOML layers and error messages.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -146,3 +147,12 @@ def key_text(name: str) -> str:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def with_nulls(value: Any) -> Any:
+    """The value with None for NaN and infinities, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: with_nulls(inner) for key, inner in value.items()}
+    return [with_nulls(inner) for inner in value] if isinstance(value, list | tuple) else value

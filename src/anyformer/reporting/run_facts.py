@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.core import decode
+from anyformer.core.plain_data import with_nulls
 from anyformer.core.readable_numbers import clock, counted, human
 from anyformer.errors import AnyformerError, CheckpointError
 from anyformer.objectives.words import WORDS
@@ -199,17 +200,8 @@ class RunFacts:
             "recipe": dict(files.recipe),
             "origins": dict(files.sources),
         }
-        return {key: strict(value) for key, value in facts.items()}
+        return {key: with_nulls(value) for key, value in facts.items()}
 
     def _curve(self, lines: Sequence[Facts], names: Sequence[str] = ()) -> list[dict[str, Any]]:
         values = [{name: line.get(name) for name in names} or {"loss": line.get("valid_loss")} for line in lines]
         return [{**point._asdict(), **more} for point, more in zip(self.points(lines), values, strict=True)]
-
-
-def strict(value: Any) -> Any:
-    """Replaces NaN and infinities by None, because JSON cannot represent them."""
-    if isinstance(value, Mapping):
-        return {key: strict(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import json
-import math
 import os
 import sys
 import unicodedata
@@ -20,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
+from anyformer.core.plain_data import with_nulls
 from anyformer.errors import ResourceError, SpecError, of_os_error
 
 Target = Annotated[str, Argument(metavar="TARGET", help="The name of a preset, or the path of a recipe (.toml).")]
@@ -57,11 +57,11 @@ class Screen:
 
     def data(self, value: Any) -> None:
         """Prints a value as indented JSON; numbers that are not finite become null."""
-        print(json.dumps(_with_nulls(value), indent=2, allow_nan=False))
+        print(json.dumps(with_nulls(value), indent=2, allow_nan=False))
 
     def record(self, value: Any) -> None:
         """Prints a value as one line of JSON; numbers that are not finite become null."""
-        print(json.dumps(_with_nulls(value), allow_nan=False), flush=True)
+        print(json.dumps(with_nulls(value), allow_nan=False), flush=True)
 
     def show(self, *renderables: RenderableType) -> None:
         """Prints tables and text, wrapped to the width of the terminal."""
@@ -76,15 +76,6 @@ class Screen:
     def written(self, path: Path) -> None:
         """Prints the path of a file that was written."""
         self.lines(str(path) if self.quiet else f"written: {path}")
-
-
-def _with_nulls(value: Any) -> Any:
-    """The value with None for NaN and infinities, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _with_nulls(inner) for key, inner in value.items()}
-    return [_with_nulls(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def note(screen: Screen, text: str) -> None:
