@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from anyformer.core import ModelSpec, decode
-from anyformer.core.plain_data import assign, split
+from anyformer.core.plain_data import assign
 from anyformer.core.spec import plain
 from anyformer.errors import Problem, SpecError
 from anyformer.interop import families
 from anyformer.interop.mapping import REQUIRED, SAME, Entry, Key
-from anyformer.interop.normal_form import LAYER, functional, normal_form
+from anyformer.interop.normal_form import LAYER, functional, look_up, normal_form
 
 HARMLESS = (
     "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation", "bad_words_ids",
@@ -77,6 +77,7 @@ class Family:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Keys for which only these values are supported. Of a list, each element must be one of them."""
     harmless: tuple[str, ...] = ()
+    """Keys of this family that do not change what a model computes."""
     unused: tuple[str, ...] = ()
     """Patterns of tensors that take no part in what the model computes."""
     copies: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class Family:
                 problems.append(Problem(name, f"cannot be {facts.get(name)!r}."))
                 continue
             for path in key.paths:
-                if not path.startswith("?") or _look_up(data, path[1:]) is not None:
+                if not path.startswith("?") or look_up(data, path[1:]) is not None:
                     assign(data, path.removeprefix("?"), value)
         if problems:
             raise SpecError(problems=problems)
@@ -131,7 +132,7 @@ class Family:
         facts, brief, full = dict[str, Any](), normal_form(spec, sizes=False), normal_form(spec)
         for key in self.keys:
             data = brief if key.default is None else full  # a size that may be left out stays so
-            values = (_look_up(data, path.removeprefix("?")) for path in key.paths)
+            values = (look_up(data, path.removeprefix("?")) for path in key.paths)
             value = next((value for value in values if value is not None), None)
             optional = all(path.startswith("?") for path in key.paths)
             if value is None and (optional or (key.default is not None and key.convert is SAME)):
@@ -150,9 +151,7 @@ class Family:
         settable = {path.removeprefix("?") for key in self.keys for path in key.paths}
         differences, replaced = list[Problem](), list[str]()
         paths = [*ours, *(path for path in theirs if path not in ours)]
-        for path in sorted(
-            paths, key=lambda path: not path.endswith("kind")
-        ):  # kinds first: the rest follows from them
+        for path in sorted(paths, key=lambda path: not path.endswith("kind")):  # kinds first: the rest follows
             mine, other = ours.get(path), theirs.get(path)
             stack, _, inner = path.partition("stack.blocks.")
             if inner and inner.partition(".")[0] != LAYER and f"{stack}stack.blocks" not in replaced:
@@ -242,15 +241,3 @@ def _nested(facts: Mapping[str, Any]) -> dict[str, Any]:
         else:
             assign(config, name, [value] if name == "architectures" else value)
     return config
-
-
-def _look_up(data: Any, path: str) -> Any:
-    """The value at a dotted path of plain data; None if there is none."""
-    for name in split(path):
-        if isinstance(data, Mapping):
-            data = data.get(name)
-        elif isinstance(data, list) and name.isdigit() and int(name) < len(data):
-            data = data[int(name)]
-        else:
-            return None
-    return data

@@ -4,6 +4,7 @@ Sizes that are left out are filled in, the only kind of layer is called `layer`,
 initialisation) are left out of the comparison.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from anyformer.core import ModelSpec, PartSpec, PositionSpec, Site
@@ -28,7 +29,7 @@ def normal_form(spec: ModelSpec, sizes: bool = True) -> dict[str, Any]:
             for name, value in inner.sizes(Site(dim=host.dim, max_len=host.max_len)).items():
                 assign(data, f"{path}.{name}", value)
     for path, _ in singles:
-        _name_layers(_at(data, path)["stack"])
+        _name_layers(look_up(data, f"{path}.stack"))
     return data
 
 
@@ -53,7 +54,13 @@ def functional(data: dict[str, Any]) -> dict[str, Any]:
     return {path: value for path, value in leaves(data) if not {*split(path)} & {*TRAINING} and value is not None}
 
 
-def _at(data: Any, path: str) -> Any:
+def look_up(data: Any, path: str) -> Any:
+    """The value at a dotted path of plain data; None if there is none."""
     for name in split(path):
-        data = data[int(name)] if isinstance(data, list) else data[name]
+        if isinstance(data, Mapping):
+            data = data.get(name)
+        elif isinstance(data, list) and name.isdigit() and int(name) < len(data):
+            data = data[int(name)]
+        else:
+            return None
     return data
