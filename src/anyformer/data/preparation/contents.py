@@ -66,7 +66,8 @@ class Splitter:
             return [False] * len(records)
         digests = np.array([digest(record.text) for record in records], dtype=np.uint64)
         nearest = np.searchsorted(self.held_out, digests).clip(max=len(self.held_out) - 1)
-        return [bool(same) for same in self.held_out[nearest] == digests]
+        leaks: list[bool] = (self.held_out[nearest] == digests).tolist()
+        return leaks
 
     def source_split(self, record: Record) -> str | None:
         """The split that the source names, unless the spec ignores it."""

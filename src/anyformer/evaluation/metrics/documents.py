@@ -73,7 +73,7 @@ class ContextMetrics(Metric, kind="by_context"):
         longest = job.predictor.context - 1
         probes, scores = _probes(job, longest), dict[str, Score]()
         losses: dict[int, float] = {}
-        for size in [size for size in _doubling(longest) if size < longest] + [longest]:
+        for size in sorted({*_doubling(longest), longest}):
             last = [float(row[-1]) for row in window_nats(job.predictor, [probe[-size - 1 :] for probe in probes])]
             loss = ratio(last, np.ones(len(last)))
             losses[size] = loss.value
@@ -97,4 +97,5 @@ def _probes(job: Job, longest: int) -> list[list[int]]:
 
 
 def _doubling(most: int) -> list[int]:
-    return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    """1, 2, 4, ... up to `most`."""
+    return [1 << power for power in range(most.bit_length())]

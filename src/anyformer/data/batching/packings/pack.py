@@ -126,9 +126,8 @@ class Pieces:
             random = scramble(long.astype(np.uint64) ^ np.uint64(key))
             first[long] = 1 + (random % np.uint64(width)).astype(np.int64)
         counts = 1 + np.maximum(0, -((first - lengths) // width))  # pieces of each document
-        number = np.arange(int(counts.sum())) - np.repeat(
-            np.cumsum(counts) - counts, counts
-        )  # of a piece in its document
+        # of each piece in its document
+        number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         offsets = np.where(number > 0, np.repeat(first - width, counts) + number * width, 0)
         ends = np.minimum(np.repeat(first, counts) + number * width, np.repeat(lengths, counts))
         return cls(side.tokens, np.repeat(starts, counts) + offsets, ends - offsets)
