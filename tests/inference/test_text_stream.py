@@ -6,8 +6,9 @@ from hypothesis import strategies as some
 from tests.generation.small import writer
 
 from anyformer.errors import SpecError
+from anyformer.generation.beam.beam_search import Beam
 from anyformer.generation.engine import Engine, Request
-from anyformer.inference.text_generator import Writer, Writers
+from anyformer.inference.text_generator import GenerationConfig, Writer, Writers
 
 
 def bytes_of(text: str) -> list[int]:
@@ -66,6 +67,7 @@ def test_a_stop_string_ends_its_request_and_no_other() -> None:
     assert len(texts[1]) <= 4
 
 
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(SpecError, match="stop: an empty"):
-        Writers(text_of, ("",))
+@pytest.mark.parametrize("beam", [None, Beam(width=2)])
+def test_an_empty_stop_string_is_refused(beam: Beam | None) -> None:
+    with pytest.raises(SpecError, match=r"stop\[1\]: an empty"):
+        GenerationConfig(stop=("a", ""), beam=beam)

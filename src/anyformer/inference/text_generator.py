@@ -58,6 +58,9 @@ class GenerationConfig:
         if self.max_new is not None:
             check_new(self.max_new)
         check_strings("stop", self.stop)
+        if "" in self.stop:
+            text = "an empty stop string would stop before the first token. Remove it."
+            raise SpecError(problems=[Problem(f"stop[{self.stop.index('')}]", text)])
 
     def sampler_for(self, *, pairs: bool) -> Sampler:
         """The sampler, or the default one for a model of pairs or of plain text."""
@@ -195,10 +198,6 @@ class Writer:
     """The text of one request while it is generated."""
 
     def __init__(self, decode: Decode, strings: Sequence[str] = ()):
-        if "" in strings:
-            raise SpecError(
-                problems=[Problem("stop", "an empty stop string would stop before the first token. Remove it.")]
-            )
         self.decode, self.strings = decode, tuple(strings)
         self.stopped = False
         self._tokens: list[int] = []
@@ -247,9 +246,8 @@ class Writer:
 class Writers:
     """The texts of many requests: the `watch` of `Engine.stream`, and the piece of text of each chunk."""
 
-    def __init__(self, decode: Decode, strings: Sequence[str] = ()):
-        self._new = partial(Writer, decode, tuple(strings))
-        self._new()  # checks the stop strings
+    def __init__(self, decode: Decode, strings: Sequence[str]):
+        self._new = partial(Writer, decode, strings)
         self._writers: dict[int, Writer] = defaultdict(self._new)
         self._pieces: dict[int, str] = defaultdict(str)
 
