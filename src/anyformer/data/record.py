@@ -35,7 +35,7 @@ class Record:
     choices: tuple[str, ...] = ()
     """Answers to choose from; `label` is the index of the right one."""
     pieces: tuple[Piece, ...] = ()
-    """A conversation, laid out by its chat template; `text` is what was said, for splits and tokenizers."""
+    """A conversation, laid out by its chat template; `text` has its messages alone, for splits and tokenizers."""
     group: str | None = None
     """Records of one group never cross a split."""
     split: str | None = None

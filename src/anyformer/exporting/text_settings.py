@@ -42,7 +42,7 @@ def _generation(predictor: Predictor) -> dict[str, Any]:
         "eos_token_id": words.eos,
         "pad_token_id": words.pad,
         **({"decoder_start_token_id": words.bos} if predictor.spec.needs_source else {}),
-        # transformers keeps the 50 likeliest tokens unless it is told not to
+        # by default, transformers samples from the 50 most likely tokens
         **({"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}),
         "max_new_tokens": predictor.max_target if pairs else DEFAULT_MAX_NEW,
         **({"suppress_tokens": list(range(words.size, size))} if size > words.size else {}),

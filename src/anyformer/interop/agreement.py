@@ -78,7 +78,7 @@ def sentence(agreement: Agreement | None) -> str:
 
 
 def compare_models(ours: Model, again: Model, *batches: Tensor) -> Agreement:
-    """The largest difference between the outputs of a model and of what was written and read again."""
+    """The largest difference between the outputs of a model and those of its export, read again."""
     worst = max(Agreement.between(outputs_of(again, tokens), outputs_of(ours, tokens)) for tokens in batches)
     consequence = "it was not written. This is a mistake in the mapping: please report it."
     return worst.checked("the outputs of the export", "the run", consequence)

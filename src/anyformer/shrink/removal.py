@@ -32,7 +32,7 @@ class Removal(Spec):
 
 
 def distinct(spec: ModelSpec) -> ModelSpec:
-    """An equal spec in which no object occurs at two places, so that a part's `made_from` tells its place."""
+    """An equal spec in which no object occurs at two places, so that a part's `made_from` identifies its place."""
     return decode(ModelSpec, spec.to_dict())
 
 

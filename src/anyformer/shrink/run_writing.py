@@ -1,4 +1,4 @@
-"""A changed model as a run folder like any other, with a file that tells where it came from."""
+"""A changed model as a run folder like any other, with a file that states its origin."""
 
 import json
 import shutil

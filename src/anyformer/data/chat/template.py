@@ -31,7 +31,7 @@ _GENERATION = re.compile(r"{%-?\s*(end)?generation\s*-?%}")  # marks answers for
 
 
 class Message(NamedTuple):
-    """What one side of a conversation says."""
+    """One message of a conversation."""
 
     role: str
     content: str
@@ -89,8 +89,8 @@ def chat_template(source: str) -> ChatTemplate:
 
 
 def encode_conversation(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> tuple[list[int], list[bool]]:
-    """The ids of a conversation, and for each whether an assistant says it: the words of its answers, and what the
-    template writes behind them up to the first special token, with which the model learns to stop."""
+    """The ids of a conversation, and for each whether it belongs to an answer: the words of an assistant, and the text
+    of the template behind them up to the first special token, with which the model learns to stop."""
     ids: list[int] = []
     answers: list[bool] = []
     for piece in pieces:

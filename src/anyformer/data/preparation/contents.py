@@ -25,7 +25,8 @@ T = TypeVar("T")
 SPLITS = ("train", "valid", "test")
 HELD_OUT = ("valid", "test")
 ENOUGH, MOST = 12_000, 0.2
-"""Characters of one text that a held-out split gets at least, about 2,000 tokens, up to this share of the text."""
+"""Minimum size of a held-out part of a single text in characters, about 2,000 tokens, and the largest share of the text
+that this minimum may take."""
 SplitBy: TypeAlias = Literal["auto", "given", "group", "fraction"]
 
 

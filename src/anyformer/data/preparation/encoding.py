@@ -66,12 +66,12 @@ def _do(item: Any) -> Any:
 UNTAGGED = -1
 """The tag of a token that does not begin a word."""
 ANSWER = 0
-"""The tag of a token that an assistant says."""
+"""The tag of a token in an answer of an assistant."""
 SPECIAL_TOKENS = 2
 """Positions that a text in a row of its own leaves free for the special tokens of an objective: <bos> <eos>, or
 <cls> <sep>."""
 CUT = {"tokens": "cut", "source": "source_cut"}
-"""Side -> file that says for each sample whether it lost its end, so that no <eos> may be added."""
+"""Side -> file that marks the samples that lost their end, after which no <eos> may be added."""
 WARM_UP = 8
 """Chunks that are encoded before worker processes start: enough for little data."""
 RecordChunk: TypeAlias = tuple[str, list[Record], list[bool]]

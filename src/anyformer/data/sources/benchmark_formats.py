@@ -1,4 +1,4 @@
-"""The tasks of a downstream suite as text to text, told by a prefix (arXiv 1910.10683, section 2.4 and appendix D).
+"""The tasks of a downstream suite as text to text, marked by a prefix (arXiv 1910.10683, section 2.4 and appendix D).
 
 A row is one object of the published file of a task; its pairs are (text with prefix, target).
 

@@ -133,7 +133,7 @@ def splits_by_name(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def missing(name: str, known: list[str], slot: str, where: str, what: str = "field") -> DataError:
-    """The error for a name that is not there, with those that are."""
+    """The error for a name that does not exist, with the names that do."""
     shown = listed([key[:40] for key in known], 12)
     near = (difflib.get_close_matches(name, known, 1) or known[:1] or ["NAME"])[0]
     return DataError(f"{where}: no {what} {name!r}; there is {shown or 'none'}. Say which: data.source.{slot}={near}")

@@ -1,10 +1,10 @@
 """TF-IDF of words and pairs of words with logistic regression: the classical text classifier.
 
 tf = 1 + log count,  idf = log((1 + n) / (1 + df)) + 1,  rows of length 1;  P(class) = softmax(W tfidf + b)
-The strength of the L2 penalty is chosen by the log-loss on a tenth of the training texts, of 10,000 at most. Of many
-classes in many texts each is told from all others by a regression of its own, and the probabilities are normalised:
-of 57,000 texts in 58 classes this takes minutes where all classes together take hours.
-Of a pair each text has columns of its own, and one more has their cosine: what the two have in common.
+The strength of the L2 penalty is chosen by the log-loss on a tenth of the training texts, of 10,000 at most. With many
+classes and many texts, each class has a regression of its own against all others, and the probabilities are normalised:
+57,000 texts in 58 classes take minutes, one regression of all classes takes hours.
+The two texts of a pair have separate columns, and one more column has their cosine, which measures what they share.
 """
 
 from collections.abc import Sequence

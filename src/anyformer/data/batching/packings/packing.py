@@ -146,7 +146,7 @@ class Collator:
     word_starts: WordStarts | None = None
     """Which tokens begin a word, if the tokenizer shows it."""
     widest: int | None = None
-    """Without `width`: columns are added up to one of few widths, of which this is the largest; None: none are."""
+    """Without `width`: rows are padded to one of a few widths, at most to this one; None: to the longest."""
 
     def arrays(self, plan: RowPlan) -> Arrays:
         """The tokens of a plan with their labels, their segments and positions if samples share rows, and the marks
