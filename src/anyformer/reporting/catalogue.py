@@ -5,6 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import cattrs
+
 from anyformer.core import discovery
 from anyformer.core.fields import did_you_mean
 from anyformer.core.schema import Option
@@ -73,17 +75,7 @@ class CatalogueEntry:
 
 def stored_entries() -> list[CatalogueEntry]:
     """Every built-in kind, sorted by slot and name, as `catalogue.json` has it."""
-    return [
-        CatalogueEntry(
-            **{
-                **row,
-                "family_names": tuple(row["family_names"]),
-                "options": tuple(Option(**option) for option in row["options"]),
-                "measures": Measures(**{**row["measures"], "fits": tuple(row["measures"]["fits"])}),
-            }
-        )
-        for row in discovery.catalogue()["parts"]
-    ]
+    return cattrs.structure(discovery.catalogue()["parts"], list[CatalogueEntry])
 
 
 def select(
