@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.fields import describes_fields
+from anyformer.data.preparation.encoding import encode_words
 from anyformer.data.record import Record
 from anyformer.inference.record_batches import RecordBatch, record_batches
 from anyformer.objectives.objective import Predictor
@@ -92,7 +93,7 @@ def _label(predictor: Predictor, record: Record, predictions: Predictions, place
         tags, words = batch.labels.tags, record.text.split(" ")
         assert tags is not None
         first_tokens = (tags[place] >= 0).nonzero()[:, 0].tolist()
-        ids = predictor.tokenizer.encode_batch([word if index == 0 else f" {word}" for index, word in enumerate(words)])
+        ids = encode_words(predictor.tokenizer, record.text)
         spelled = [word for word, row in zip(words, ids, strict=True) if row]
         pairs = zip(spelled, first_tokens, strict=False)  # words beyond a cut have no token
         labels = [_ranked(word, contents.tags, scores[token], top) for word, token in pairs]

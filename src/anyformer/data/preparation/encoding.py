@@ -173,7 +173,7 @@ class RecordEncoder:
             return [encode_conversation(self.tokenizer, record.pieces)[0] for record in records]
         target = self.contents.pair and side == "tokens"
         if self.contents.tags and not target:
-            return [list(chain.from_iterable(self._words(record))) for record in records]
+            return [list(chain.from_iterable(encode_words(self.tokenizer, record.text))) for record in records]
         ids = self.tokenizer.encode_batch([str(record.target) if target else record.text for record in records])
         return ids if self.truncates else [self._ended(document, side) for document in ids]
 
@@ -182,11 +182,6 @@ class RecordEncoder:
         words = self.tokenizer.words
         return [*ids, words.sep if side == "source" else words.eos] if ids else ids
 
-    def _words(self, record: Record) -> list[list[int]]:
-        """The ids of each word; all but the first with the space before it, as they stand in the text."""
-        words = record.text.split(" ")
-        return self.tokenizer.encode_batch([word if place == 0 else f" {word}" for place, word in enumerate(words)])
-
     def _tags(self, records: list[Record]) -> list[list[int]]:
         if self.contents.chat:
             marks = (encode_conversation(self.tokenizer, record.pieces)[1] for record in records)
@@ -194,7 +189,7 @@ class RecordEncoder:
         known = {tag: place for place, tag in enumerate(self.contents.tags)}
         tags = []
         for record in records:
-            words = self._words(record)
+            words = encode_words(self.tokenizer, record.text)
             if len(words) != len(record.tags):
                 raise DataError(
                     f"{record.where}: {counted(len(words), 'words')} but {counted(len(record.tags), 'tags')}."
@@ -233,6 +228,12 @@ class RecordEncoder:
         elif numbers:
             numbers["label"] = numbers["number"]
         return numbers
+
+
+def encode_words(tokenizer: Tokenizer, text: str) -> list[list[int]]:
+    """The ids of each word; all but the first with the space before it, as they stand in the text."""
+    first, *others = text.split(" ")
+    return tokenizer.encode_batch([first, *(f" {word}" for word in others)])
 
 
 def _join(column: list[list[int]]) -> EncodedTexts:
