@@ -44,8 +44,7 @@ COMMON = (
     DROPOUT,
     key("attention_probs_dropout_prob", f"{LOOK}.dropout", default=0.1),
 )
-
-
+FIXED = {"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)}
 CLASSES = (key(NUM_LABELS, "?head.classes", default=2), key("hidden_size", "?head.hidden"))
 
 BODY = Variant(Hidden())

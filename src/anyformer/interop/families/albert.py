@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from anyformer.interop.encoders import (
     CLASSES,
     COMMON,
+    FIXED,
     POST_NORM,
     SHAPE,
     bert_entry,
@@ -49,12 +50,7 @@ FAMILY = Family(
         *CLASSES,
         *COMMON,
     ),
-    fixed={
-        "inner_group_num": (1,),
-        "num_hidden_groups": (1,),
-        "position_embedding_type": ("absolute",),
-        "tie_word_embeddings": (True,),
-    },
+    fixed={**FIXED, "inner_group_num": (1,), "num_hidden_groups": (1,)},
     harmless=("classifier_dropout_prob", "down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type",
               "num_memory_blocks"),
     unused=("*position_ids", "albert.pooler.*", "sop_classifier.*"),

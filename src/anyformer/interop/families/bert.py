@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from anyformer.interop.encoders import (
     CLASSES,
     COMMON,
+    FIXED,
     POST_NORM,
     SHAPE,
     bert_entry,
@@ -46,7 +47,7 @@ FAMILY = Family(
         *CLASSES,
         *COMMON,
     ),
-    fixed={"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+    fixed=FIXED,
     harmless=("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
               "pooler_type"),
     unused=UNUSED,

@@ -6,7 +6,7 @@ which transformers uses too for texts that are short against its blocks.
 
 from collections.abc import Iterator
 
-from anyformer.interop.encoders import COMMON, POST_NORM, SHAPE, bert_entry, bert_layers
+from anyformer.interop.encoders import COMMON, FIXED, POST_NORM, SHAPE, bert_entry, bert_layers
 from anyformer.interop.families.bert import COPIES, UNUSED, WORDS
 from anyformer.interop.family import Family
 from anyformer.interop.mapping import Entry, choice, key
@@ -30,10 +30,9 @@ FAMILY = Family(
         key("rescale_embeddings", "embedding.scale", default=False, convert=choice({False: "one", True: "sqrt_dim"})),
     ),
     fixed={
+        **FIXED,
         "architectures": ("BigBirdForMaskedLM",),
         "attention_type": ("original_full",),
-        "position_embedding_type": ("absolute",),
-        "tie_word_embeddings": (True,),
         "use_bias": (True,),
     },
     harmless=("block_size", "num_random_blocks"),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from anyformer.interop.encoders import (
     BODY,
     COMMON,
+    FIXED,
     POST_NORM,
     SHAPE,
     bert_entry,
@@ -65,7 +66,7 @@ FAMILY = Family(
         key((NUM_LABELS, "architectures"), "?head.classes", default=(2, None), convert=CLASSES),
         *COMMON,
     ),
-    fixed={"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+    fixed=FIXED,
     harmless=("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"),
     unused=("*position_ids",),
     copies={

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from anyformer.interop.encoders import (
     CLASSES,
     COMMON,
+    FIXED,
     POST_NORM,
     SHAPE,
     bert_entry,
@@ -43,7 +44,7 @@ FAMILY = Family(
         *CLASSES,
         *COMMON,
     ),
-    fixed={"pad_token_id": (1,), "position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+    fixed={**FIXED, "pad_token_id": (1,)},
     unused=("*position_ids", "roberta.pooler.*"),
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
