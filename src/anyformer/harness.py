@@ -26,7 +26,7 @@ from anyformer.generation.samplers.top_k import TopK
 from anyformer.generation.samplers.top_p import TopP
 from anyformer.inference.text_generator import TextGenerator, Writers
 from anyformer.interop.tokens import CONFIGS
-from anyformer.run import Run
+from anyformer.run import Run, opened
 
 DEFAULT_BATCH = 16
 DEFAULT_MAX_NEW = 256
@@ -49,7 +49,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # without types
         """`run`: the folder. `add_bos_token`: whether a text starts with <bos>; if not given, as the model was trained.
         `max_batch_size` is accepted because the harness passes it."""
         super().__init__()
-        self.run = run if isinstance(run, Run) else Run.open(run)
+        self.run = opened(run)
         if not torch.cuda.is_available():
             device = None  # the command line of the harness passes cuda unless told otherwise
         self.writer = TextGenerator(self.run.trained(device or "auto"))

@@ -345,6 +345,11 @@ class Run(OpenedFolder):
         return checkpoint.newest_checkpoint(self.folder)
 
 
+def opened(run: Run | str | Path) -> Run:
+    """The run, opened if it is named by its folder."""
+    return run if isinstance(run, Run) else Run.open(run)
+
+
 def train(
     target: Target | Run,
     *overrides: str,

@@ -21,7 +21,7 @@ from anyformer.interop.sentence_modules import body_of, pool_of, write_modules
 from anyformer.interop.writing import TextSettings, write_model, write_text
 from anyformer.pretrained import IMPORTED
 from anyformer.reporting.model_card import CardTarget, model_card
-from anyformer.run import Choice, Run
+from anyformer.run import Choice, Run, opened
 from anyformer.training.runs import checkpoint
 
 To = Literal["hf", "onnx"]
@@ -65,8 +65,7 @@ def export(
     force: replaces an earlier export.
     step: the checkpoint: "best", "last" or the number of a step.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
-    return export_run(opened, to, Path(out) if out else None, force=force, step=step).folder
+    return export_run(opened(run), to, Path(out) if out else None, force=force, step=step).folder
 
 
 def export_run(run: Run, to: To, out: Path | None, *, force: bool, step: Choice) -> ExportResult:

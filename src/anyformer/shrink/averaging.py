@@ -5,9 +5,9 @@ from pathlib import Path
 
 from anyformer.errors import SpecError
 from anyformer.optim import average
-from anyformer.run import Run
+from anyformer.run import Run, opened
 from anyformer.shrink.quantising import refuse_quantised
-from anyformer.shrink.run_writing import opened, write_run
+from anyformer.shrink.run_writing import write_run
 from anyformer.training.runs.checkpoint import load_weights
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from anyformer.core import ModelSpec, decode
 from anyformer.errors import SpecError
 from anyformer.objectives.distillation import Distillation
-from anyformer.run import Run, train
-from anyformer.shrink.run_writing import note_origin, opened, source_recipe, with_steps
+from anyformer.run import Run, opened, train
+from anyformer.shrink.run_writing import note_origin, source_recipe, with_steps
 from anyformer.training.recipes.recipe import Recipe, load
 from anyformer.training.runs.session import Watcher
 

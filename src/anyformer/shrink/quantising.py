@@ -9,8 +9,8 @@ from anyformer.core import Model
 from anyformer.errors import SpecError
 from anyformer.models.quantised import Quantised
 from anyformer.ops.int8_linear import Activations, Int8Linear, quantise_matrix
-from anyformer.run import Run
-from anyformer.shrink.run_writing import opened, write_run
+from anyformer.run import Run, opened
+from anyformer.shrink.run_writing import write_run
 from anyformer.training.runs.checkpoint import load_weights
 
 

@@ -19,11 +19,6 @@ from anyformer.training.runs import checkpoint
 from anyformer.training.runs.run_folder import RunFolder, locked, refuse_occupied
 
 
-def opened(run: Run | str | Path) -> Run:
-    """The run, opened if it is named by its folder."""
-    return run if isinstance(run, Run) else Run.open(run)
-
-
 def write_run(source: Run, out: Path, spec: ModelSpec, model: Model, how: Mapping[str, Any]) -> Run:
     """Writes a model made from the model of a run: data, tokenizer and objective are those of that run."""
     refuse_occupied(out)

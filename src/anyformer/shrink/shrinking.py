@@ -8,11 +8,11 @@ from typing import Any
 from anyformer.core import Model, ModelSpec
 from anyformer.errors import SpecError
 from anyformer.optim.keep_zeros import keeping_zeros
-from anyformer.run import Run, train
+from anyformer.run import Run, opened, train
 from anyformer.shrink.importance import Evidence, Importance, importance_of
 from anyformer.shrink.pruning import WEIGHTS, PruneAmount, Scope, remove, set_to_zero
 from anyformer.shrink.quantising import refuse_quantised
-from anyformer.shrink.run_writing import note_origin, opened, source_recipe, with_steps, write_run
+from anyformer.shrink.run_writing import note_origin, source_recipe, with_steps, write_run
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.runs.session import Watcher
 
