@@ -36,7 +36,7 @@ def distinct(spec: ModelSpec) -> ModelSpec:
     return decode(ModelSpec, spec.to_dict())
 
 
-def part_groups(spec: ModelSpec, model: Model, units: str) -> list[PartUnits]:
+def part_groups(model: Model, units: str) -> list[PartUnits]:
     """The removable units of all parts that have some of this name."""
     groups, refused = [], set[str]()
     for name, part in model.named_modules():

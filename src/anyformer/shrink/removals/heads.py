@@ -15,7 +15,7 @@ class HeadRemoval(Removal, kind="heads"):
     """Attention heads; query heads that share keys and values go together."""
 
     def groups(self, spec: ModelSpec, model: Model) -> Sequence[UnitGroup]:
-        return part_groups(spec, model, "heads")
+        return part_groups(model, "heads")
 
     def smaller(self, spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
         return smaller_parts(spec, model, remaining)

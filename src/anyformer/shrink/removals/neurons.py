@@ -15,7 +15,7 @@ class NeuronRemoval(Removal, kind="neurons"):
     """Hidden units of feed-forward parts (mlp, glu)."""
 
     def groups(self, spec: ModelSpec, model: Model) -> Sequence[UnitGroup]:
-        return part_groups(spec, model, "neurons")
+        return part_groups(model, "neurons")
 
     def smaller(self, spec: ModelSpec, model: Model, remaining: RemainingUnits) -> tuple[ModelSpec, dict[str, Tensor]]:
         return smaller_parts(spec, model, remaining)
