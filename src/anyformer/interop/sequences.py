@@ -62,10 +62,9 @@ KEYS = (
 )
 HARMLESS = ("classif_dropout", "decoder_layerdrop", "encoder_layerdrop", "num_hidden_layers")
 FIXED = {"is_encoder_decoder": (True,), "tie_word_embeddings": (True,)}
-COPIES = {
-    name: "model.shared.weight"
-    for name in ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-}
+COPIES = dict.fromkeys(
+    ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), "model.shared.weight"
+)
 
 
 def tensors(spec: EncoderDecoder) -> Iterator[Entry]:

@@ -197,7 +197,7 @@ def _ends(config: Mapping[str, Any], pieces: Iterable[str]) -> dict[str, tuple[i
     if suffix := model.get("end_of_word_suffix"):
         return {piece: (LETTER, SIGN) if piece.endswith(suffix) else (LETTER, LETTER) for piece in pieces}
     if model["type"] == "WordLevel" and cuts.get("Split", {}).get("pattern") != {"Regex": ANY_CHARACTER}:
-        return {piece: (WHOLE, WHOLE) for piece in pieces}
+        return dict.fromkeys(pieces, (WHOLE, WHOLE))
     spaced = {piece: piece.replace(_METASPACE, " ") for piece in pieces if piece}
     if model["type"] != "WordLevel" and not any(text[0] == " " for text in spaced.values()):
         return None

@@ -106,6 +106,7 @@ FAMILY = Family(
     fixed={"architectures": ("T5ForConditionalGeneration",), "is_encoder_decoder": (True,)},
     harmless=("dense_act_fn", "is_gated_act", "n_positions"),
     unused=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # in files of 2020
-    copies={name: "shared.weight" for name in ("lm_head.weight", "encoder.embed_tokens.weight",
-                                               "decoder.embed_tokens.weight")},
-)  # fmt: skip
+    copies=dict.fromkeys(
+        ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
+    ),
+)
