@@ -56,7 +56,7 @@ def sentence(scaled: Scaled) -> str:
     )
 
 
-def write_scale_report(scaled: Scaled, rate: float | None = None) -> Path:
+def write_scale_report(scaled: Scaled, rate: float | None) -> Path:
     """Writes the report as a self-contained HTML page."""
     shown = {
         "name": scaled.name,

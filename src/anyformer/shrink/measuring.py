@@ -63,7 +63,7 @@ def measured(runs: Mapping[str, Run], limit: int | None = None, device: str = "a
     return {name: _measurement(run, predictors[name], speeds[name], scores[name]) for name, run in runs.items()}
 
 
-def held_out_records(run: Run, limit: int | None = None) -> list[Record]:
+def held_out_records(run: Run, limit: int | None) -> list[Record]:
     """Records that the run was not trained on; empty if its data are not there any more."""
     for split in ("test", "valid"):
         try:

@@ -32,7 +32,7 @@ def model_of(target: str, overrides: Sequence[str] = ()) -> "tuple[str, ModelSpe
     return loaded.name, loaded.recipe.model
 
 
-def counted_model(target: str, overrides: Sequence[str] = ()) -> "tuple[str, ModelSpec, str]":
+def counted_model(target: str, overrides: Sequence[str]) -> "tuple[str, ModelSpec, str]":
     """The name and the model of a recipe with the vocabulary of its data, and where this vocabulary comes from."""
     if (quick := _quick_model(target, overrides)) is not None:
         return quick

@@ -33,7 +33,7 @@ WIDE = 150
 class StudyProgress(Listener):
     """Listener that prints the progress and the result of a study."""
 
-    def __init__(self, screen: Screen, pack: Path | None = None):
+    def __init__(self, screen: Screen, pack: Path | None):
         self.screen, self.pack = screen, pack
         if pack is not None:
             refuse_other_place(pack)

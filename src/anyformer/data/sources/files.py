@@ -196,7 +196,7 @@ def _next(raw: Iterator[bytes], path: Path, line: int) -> bytes:
         ) from None
 
 
-def looks_like_text(path: Path, encoding: str = "utf-8") -> bool:
+def looks_like_text(path: Path, encoding: str) -> bool:
     """Whether the first bytes could be text."""
     try:
         _refuse_binary(path, head(path), encoding)

@@ -30,7 +30,7 @@ class PoEntry(NamedTuple):
             yield self.plural, self.forms[-1]
 
 
-def entries(path: Path, on_error: OnError = "stop") -> Iterator[PoEntry]:
+def entries(path: Path, on_error: OnError) -> Iterator[PoEntry]:
     """Every entry that is neither fuzzy nor obsolete, the header included (its text is empty)."""
     start, fuzzy, last = 0, False, ""
     parts: dict[str, str] = {}
