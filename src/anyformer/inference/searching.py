@@ -3,7 +3,6 @@
 Up to a million documents the search is exact; beyond, faiss searches the most likely cells (extra `search`).
 """
 
-import heapq
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from anyformer.inference.embedding import normalised
 
 EXACT = 1_000_000
 """Documents up to which all are compared."""
-AT_ONCE = 1 << 16
 VECTORS, TEXTS, FACTS = "vectors.npy", "documents.jsonl", "index.json"
 
 
@@ -95,14 +93,11 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 def exactly(vectors: NDArray[np.float32], query: NDArray[np.float32], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Indices and scores of the nearest vectors, by comparing all of them in chunks."""
-    best: list[tuple[float, int]] = []
-    for start in range(0, len(vectors), AT_ONCE):
-        scores = vectors[start : start + AT_ONCE] @ query
-        least = min(top, len(scores))
-        near = np.flatnonzero(scores >= np.partition(scores, -least)[-least])  # of equally near ones, the first stays
-        best = heapq.nsmallest(top, [*best, *((-float(scores[place]), start + int(place)) for place in near)])
-    return np.array([place for _, place in best]), np.array([-score for score, _ in best])
+    """Indices and scores of the nearest vectors, by comparing all of them; of equally near ones, the first."""
+    scores = vectors @ query
+    near = np.flatnonzero(scores >= np.partition(scores, -top)[-top])
+    nearest = near[np.argsort(-scores[near], kind="stable")][:top]
+    return nearest, scores[nearest]
 
 
 def approximately(vectors: NDArray[np.float32], queries: NDArray[np.float32], top: int) -> tuple[Any, Any]:
