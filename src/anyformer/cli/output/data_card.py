@@ -56,9 +56,9 @@ def _check_top(settings: Sequence[tuple[str, Any]]) -> None:
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     """The output of `data --json`."""
-    task = diagnosis.spec.source
+    source = diagnosis.spec.source
     return {
-        "source": diagnosis.spec.source.to_dict(),
+        "source": source.to_dict(),
         "tokenizer": diagnosis.spec.tokenizer.to_dict(),
         "vocabulary": diagnosis.vocabulary,
         "records": diagnosis.records,
@@ -69,7 +69,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "overlap": diagnosis.overlap,
         "lengths": {side: _quantiles(sizes) for side, sizes in diagnosis.lengths.items()},
         "labels": list(diagnosis.contents.classes),
-        "task": {"chance": task.chance, "lag": task.lag} if isinstance(task, SyntheticTask) else None,
+        "task": {"chance": source.chance, "lag": source.lag} if isinstance(source, SyntheticTask) else None,
         "warnings": [
             {"check": finding.check, "text": finding.text, "where": list(finding.where)}
             for finding in diagnosis.findings

@@ -132,9 +132,9 @@ class _Tally:
             self._train.append(item.record)
             if len(self._train) == TOGETHER:
                 self.close()
-        self.split_by_source = self.split_by_source or item.record.split in HELD_OUT
-        self.grouped = self.grouped or item.record.group is not None
-        self.pieces = self.pieces or (item.record.continues and item.record.group is None)
+        self.split_by_source |= item.record.split in HELD_OUT
+        self.grouped |= item.record.group is not None
+        self.pieces |= item.record.continues and item.record.group is None
         if item.record.label is not None and (item.record.label in self.labels or len(self.labels) < MOST_CLASSES):
             self.labels[item.record.label] += 1
 

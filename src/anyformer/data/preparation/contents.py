@@ -121,7 +121,7 @@ class Survey:
         place = self.splitter.place(record)
         split = self.splitter.by_hash(place)
         self._lowest, self._highest = min(self._lowest, place), max(self._highest, place)
-        self._copies = self._copies or record.group is not None
+        self._copies |= record.group is not None
         if record.group is None:
             self._see_piece(record, place)
         if split != "train" or place == self._lowest:
