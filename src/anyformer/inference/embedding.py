@@ -18,6 +18,8 @@ from anyformer.core import Frame
 from anyformer.errors import SpecError
 from anyformer.objectives.objective import Predictor
 from anyformer.ops.devices import on_gpu, synchronizer, to_device
+from anyformer.parts.pools.last import LastModule
+from anyformer.parts.pools.mean import MeanModule
 
 OnProgress: TypeAlias = Callable[[int], None]
 """Called with the number of texts that were read, or sent to the device."""
@@ -86,24 +88,16 @@ def _empty(text: str) -> SpecError:
     return SpecError(f"text: {text!r} is empty. There is nothing to make a vector of.")
 
 
-def _vectors(predictor: Predictor, tokens: Tensor, lengths: Tensor, frame: Frame) -> Tensor:
+def _vectors(predictor: Predictor, tokens: Tensor, frame: Frame) -> Tensor:
     model = predictor.model
     if model.needs_source:
-        return _mean(model.encode(tokens, frame).x, frame)
+        return MeanModule()(model.encode(tokens, frame).x, frame)
     out = model(tokens, frame, logits=False)
     frame = out.frame or frame
     if (pooled := model.output_head().pooled(out.y, frame)) is not None:
         return F.normalize(pooled.float(), dim=-1) if predictor.objective.unit_vectors else pooled
-    if predictor.spec.output_stack.causal:
-        return out.y.take_along_dim((lengths - 1)[:, None, None], dim=1)[:, 0]
-    return _mean(out.y, frame)
-
-
-def _mean(h: Tensor, frame: Frame) -> Tensor:
-    if frame.valid is None:
-        return h.mean(1)
-    valid = frame.valid[..., None].to(h)
-    return (h * valid).sum(1) / valid.sum(1).clamp(min=1)
+    pool = LastModule() if predictor.spec.output_stack.causal else MeanModule()
+    return pool(out.y, frame)
 
 
 def normalised(vectors: Any) -> NDArray[np.float32]:
@@ -166,11 +160,11 @@ class Ragged(NamedTuple):
         tokens = np.fromiter(chain.from_iterable(texts), dtype=np.int64, count=int(lengths.sum()))
         return cls(tokens, lengths, lengths.cumsum() - lengths)
 
-    def padded(self, group: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Frame]:
-        """Some texts as rows padded with zeros, their lengths, and a frame that marks the tokens."""
+    def padded(self, group: Sequence[int], device: torch.device) -> tuple[Tensor, Frame]:
+        """Some texts as rows padded with zeros, and a frame that marks the tokens."""
         lengths = self.lengths[group]
         places = np.arange(lengths.max())
         inside = places < lengths[:, None]
         rows = np.where(inside, self.tokens[np.where(inside, self.starts[group][:, None] + places, 0)], 0)
-        tokens, counts = (to_device(torch.from_numpy(values), device) for values in (rows, lengths))
-        return tokens, counts, Frame(valid=None if inside.all() else to_device(torch.from_numpy(inside), device))
+        tokens = to_device(torch.from_numpy(rows), device)
+        return tokens, Frame(valid=None if inside.all() else to_device(torch.from_numpy(inside), device))
