@@ -9,6 +9,8 @@ from tests.viewing.small import decoder, run
 
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError, SpecError
+from anyformer.generation.beam.beam_search import Beam
+from anyformer.generation.samplers.greedy import Greedy
 from anyformer.generation.samplers.sample import Sample
 from anyformer.inference.text_generator import GenerationConfig, TextGenerator
 from anyformer.objectives.next_token import NextToken
@@ -50,6 +52,14 @@ def test_a_batch_is_as_large_as_the_engine_allows(opened: Run) -> None:
     generator.generate(["it"] * 100, RANDOM)
     hook.remove()
     assert max(rows) == 100
+
+
+def test_a_beam_stops_at_the_same_string_as_a_sampler(opened: Run) -> None:
+    (whole,) = opened.generate(["it"], GenerationConfig(sampler=Greedy(), max_new=8))
+    stop = (whole[1:], whole[2:3])  # the second is found first while the text is generated
+    ways: tuple[dict[str, Any], ...] = ({"sampler": Greedy()}, {"beam": Beam(width=1)})
+    texts = [opened.generate(["it"], GenerationConfig(max_new=8, stop=stop, **way)) for way in ways]
+    assert texts[0] == texts[1] == [whole.split(whole[2])[0]]
 
 
 @pytest.mark.parametrize("verb", ["generate", "embed", "classify", "fill"])

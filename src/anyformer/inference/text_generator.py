@@ -130,7 +130,8 @@ class TextGenerator:
         max_new = usual if config.max_new is None else config.max_new
         if config.beam is not None:
             for row, best in enumerate(search(self.engine, requests, config.beam, max_new=max_new, stop=stop)):
-                texts = [_cut(decode(each.tokens), config.stop) for each in best]
+                whole = [decode(each.tokens) for each in best]
+                texts = [text if (cut := _cut(text, config.stop)) is None else cut for text in whole]
                 yield TextPiece(row, texts[0], best[0].finish, tuple(texts[1:]))
             return
         sampler, writers = config.sampler_for(pairs=pairs), Writers(decode, config.stop)
@@ -189,9 +190,10 @@ class KnownWords(Head):
         return scores
 
 
-def _cut(text: str, stops: Sequence[str]) -> str:
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(places)] if places else text
+def _cut(text: str, stops: Sequence[str]) -> str | None:
+    """The text before the stop string that ends first, however the text is split into tokens; None without one."""
+    ends = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
+    return text[: min(ends)[1]] if ends else None
 
 
 class Writer:
@@ -233,10 +235,9 @@ class Writer:
         if self.stopped:
             return ""
         text = self._held + piece
-        matches = [(text.find(string), string) for string in self.strings]
-        if ends := [(place + len(string), place) for place, string in matches if place >= 0]:
+        if (cut := _cut(text, self.strings)) is not None:
             self.stopped, self._held = True, ""
-            return text[: min(ends)[1]]  # the match that ends first, however the text is split into tokens
+            return cut
         # hold back the longest suffix that begins a stop string
         starts = {string[:size] for string in self.strings for size in range(1, len(string))}
         self._held = max((start for start in starts if text.endswith(start)), key=len, default="")
