@@ -5,7 +5,7 @@ from typing import Any
 from anyformer.disk import CHAT_TEMPLATE
 from anyformer.inference.text_generator import DEFAULT_MAX_NEW, GenerationConfig
 from anyformer.interop.reading import read_json
-from anyformer.interop.writing import TEXT, TOKENIZER_CONFIG, TextSettings
+from anyformer.interop.writing import TEXT, TOKENIZER_CONFIG, TextSettings, special_ids
 from anyformer.objectives.objective import Predictor
 from anyformer.run import Run
 
@@ -38,10 +38,7 @@ def _generation(predictor: Predictor) -> dict[str, Any]:
     temperature = sampler.get("temperature")
     size = predictor.spec.output_stack.vocabulary
     return {
-        "bos_token_id": words.bos,
-        "eos_token_id": words.eos,
-        "pad_token_id": words.pad,
-        **({"decoder_start_token_id": words.bos} if predictor.spec.needs_source else {}),
+        **special_ids(words, predictor.spec.needs_source),
         # by default, transformers samples from the 50 most likely tokens
         **({"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}),
         "max_new_tokens": predictor.max_target if pairs else DEFAULT_MAX_NEW,

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.data.tokenizers.vocabulary import NAMES
+from anyformer.data.tokenizers.vocabulary import NAMES, Vocabulary
 from anyformer.disk import CHAT_TEMPLATE
 from anyformer.errors import SpecError
 from anyformer.interop.counterpart import Counterpart
@@ -102,14 +102,14 @@ def _ids(model: Counterpart, text: TextSettings | None, ids: Mapping[str, int | 
         )
     labels = {str(index): name for index, name in enumerate(text.classes)}
     names = {"id2label": labels, "label2id": {name: int(index) for index, name in labels.items()}}
-    return {
-        "bos_token_id": words.bos,
-        "eos_token_id": words.eos,
-        "pad_token_id": words.pad,
-        **({"decoder_start_token_id": words.bos} if needs_source else {}),
-        **forced,
-        **(names if "id2label" in model.config and len(labels) == len(model.config["id2label"]) else {}),
-    }
+    has_names = "id2label" in model.config and len(labels) == len(model.config["id2label"])
+    return {**special_ids(words, needs_source), **forced, **(names if has_names else {})}
+
+
+def special_ids(words: Vocabulary, needs_source: bool) -> dict[str, int]:
+    """The special tokens of a config and of its generation settings; an encoder-decoder starts a target with <bos>."""
+    ids = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
+    return {**ids, "decoder_start_token_id": words.bos} if needs_source else ids
 
 
 def _row_template(text: TextSettings, tokens: Mapping[int, str]) -> dict[str, Any]:
