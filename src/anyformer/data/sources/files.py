@@ -29,6 +29,7 @@ Documents = Literal["file", "line", "paragraph"]
 T = TypeVar("T")
 TOLERATED = 0.01  # share of bad lines; with more, skipping them would hide that the whole file is not as expected
 BLOCK, SNIFF = 1 << 18, 1 << 13
+HIDDEN = re.compile(r"(^|/)\.")  # a file, or a folder above it
 CACHED = 32  # blocks of a small file, which stay in memory
 LONGEST = 1 << 26  # characters of a line: a file without line ends must not fill the memory
 PIECES, SMALLEST, LARGEST = 50, 512, 16_384
@@ -112,8 +113,7 @@ def files_in(path: Path, *patterns: str) -> dict[str, Path]:
     if not path.is_dir():
         return {path.name: readable(path)}
     matches = {file.relative_to(path).as_posix(): file for pattern in patterns for file in path.rglob(pattern)}
-    hidden = re.compile(r"(^|/)\.")
-    files = {name: file for name, file in sorted(matches.items()) if not file.is_dir() and not hidden.search(name)}
+    files = {name: file for name, file in sorted(matches.items()) if not file.is_dir() and not HIDDEN.search(name)}
     if not files:
         names = " or ".join(patterns)
         raise DataError(f"{path}: the folder holds no file{'' if names == '*' else f' called {names}'}.")

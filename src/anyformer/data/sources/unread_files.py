@@ -1,10 +1,10 @@
 """The files of a folder that a source does not read, counted and named in one sentence."""
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 
 from anyformer.core.readable_numbers import listed
+from anyformer.data.sources.files import HIDDEN
 
 NAMED = 3
 """Files of one ending that are named."""
@@ -14,11 +14,10 @@ def unread_files(folder: Path, names: Collection[str]) -> list[str]:
     """A sentence that counts and names the files of a folder that are not read, by their endings; none if all are."""
     if not folder.is_dir():
         return []
-    hidden = re.compile(r"(^|/)\.")
     others: dict[str, list[str]] = {}
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
-        if name not in names and file.is_file() and not hidden.search(name):
+        if name not in names and file.is_file() and not HIDDEN.search(name):
             empty = "" if file.stat().st_size else " (empty)"
             others.setdefault((file.suffix or "without ending") + empty, []).append(name)
     if not others:
