@@ -138,9 +138,13 @@ class Hashes:
 
 
 def _among(marks: Marks, known: Marks) -> NDArray[np.bool_]:
-    """Whether each hash is among some others; 0 stands for none."""
-    among: NDArray[np.bool_] = np.isin(marks, known) & (marks != 0)
-    return among
+    """Whether each hash is among some others; 0 stands for none. In blocks, since np.isin would sort copies of all."""
+    known, hits = np.sort(known), np.zeros(len(marks), dtype=np.bool_)
+    for start in range(0, len(marks) if len(known) else 0, CHUNK):
+        part_of = marks[start : start + CHUNK]
+        places = np.searchsorted(known, part_of).clip(max=len(known) - 1)
+        hits[start : start + CHUNK] = (known[places] == part_of) & (part_of != 0)
+    return hits
 
 
 class StretchHash:
