@@ -9,24 +9,22 @@ from typing import Unpack
 
 from anyformer.child_process import refuse_second_run
 from anyformer.core import Spec
-from anyformer.core.discovery import imported_files
 from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.errors import SpecError, check_strings
-from anyformer.run import Run
 from anyformer.study.budget_curves import BudgetCurves, budget_folder, with_curves
-from anyformer.study.judging import judged_split, judgement_of
+from anyformer.study.judging import judged_split
 from anyformer.study.planning import plan
-from anyformer.study.running import Outcome, RunTask, scored
+from anyformer.study.running import Outcome
+from anyformer.study.schedule import Schedule
 from anyformer.study.study import Arms, Match, Study, read_study
-from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder, standing
+from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder
 from anyformer.study.study_listener import Listener, PrintedStudy
 from anyformer.study.study_pack import is_pack, unpack
 from anyformer.study.study_record import REGISTERED, timed_session
 from anyformer.study.study_results import Results
 from anyformer.study.study_yardsticks import measured_lines
-from anyformer.study.tuning import best_rate, next_trials, trials_of
 from anyformer.study.workers import jobs_of, threads_of, workers_for
 from anyformer.training.recipes.python_values import (
     DataTarget,
@@ -114,9 +112,15 @@ def _at_budgets(path: Path, study: Study, each: Sequence[Study], session: "_Sess
         place.mkdir(exist_ok=True)
     if study.controls:
         session.controls(places[-1], each[-1])
-    results = []
-    for steps, place, one in zip(budgets, places, each, strict=True):
-        results.append(session.results(place, one if steps == budgets[-1] else one.without_controls()))
+    together = sum(len(one.arms) for one in each)
+    folders = [
+        _opened(place, one if steps == budgets[-1] else one.without_controls(), session, together)
+        for steps, place, one in zip(budgets, places, each, strict=True)
+    ]
+    outcomes = session.train(path, folders)
+    results = [Results(one, [outcome for outcome in outcomes if outcome.task.folder == one.path]) for one in folders]
+    for result in results:
+        session.measure(result)
     return with_curves(BudgetCurves.of(path, results))
 
 
@@ -137,12 +141,18 @@ class _Session:
             self.mentioned.add(remark)
 
     def results(self, path: Path, study: Study) -> Results:
-        """Trains the runs of a study that are not finished, measures its yardsticks, and reads the results."""
-        results = self._trained(path, study)
+        """Trains the runs of a study that are not finished, after those of its controls, measures its yardsticks, and
+        reads the results."""
+        folder = self.controls(path, study)
+        results = Results(folder, self.train(path, [folder]))
+        self.measure(results)
+        return results
+
+    def measure(self, results: Results) -> None:
+        """Measures the yardsticks of a study, unless that is done."""
         if results.judged is not None and (run := results.representative) is not None:
             self.listener.log("measuring yardsticks")
-            measured_lines(path, run, results.judged.split, self.cache)
-        return results
+            measured_lines(results.folder.path, run, results.judged.split, self.cache)
 
     def controls(self, path: Path, study: Study) -> StudyFolder:
         """Trains the runs of the controls that are not finished, all together; they need no yardsticks."""
@@ -156,34 +166,25 @@ class _Session:
             self.listener.log(f"control {name}: {study.spec.controls[name].expected}")
             folder.control(name).mkdir(parents=True, exist_ok=True)
             folders.append(_opened(folder.control(name), control, self, together))
-        self._train(path, folders)
+        self.train(path, folders)
         return folder
 
-    def _trained(self, path: Path, study: Study) -> Results:
-        """Trains the runs of a study that are not finished, after those of its controls."""
-        folder = self.controls(path, study)
-        return Results(folder, self._train(path, [folder]))
-
-    def _train(self, path: Path, folders: Sequence[StudyFolder]) -> list[Outcome]:
-        """Tries learning rates, then trains every arm with every seed, in all of these studies at the same time. All
-        arms of a seed come before the next seed, so that the runs of a study that was stopped are paired."""
+    def train(self, path: Path, folders: Sequence[StudyFolder]) -> list[Outcome]:
+        """Tries learning rates and trains every arm with every seed, in all of these studies at the same time. `path`:
+        the folder of the whole study."""
         self.listener.planned(folders)
-        studies = {folder.path: _Runs(folder, self.cache) for folder in folders}
-        if not any(runs.open() for runs in studies.values()):
+        schedule = Schedule(folders, self.cache)
+        if not schedule.is_open:
             return []
         spec, arms = folders[0].spec, sum(len(folder.arms) for folder in folders)
         workers = workers_for(spec, path, arms, self.listener.moved, self.deadline)
         try:
             with timed_session(path, jobs_of(spec, arms)):
-                while trials := [task for runs in studies.values() for task in runs.trials()]:
-                    for outcome in workers.run(trials):
-                        studies[outcome.task.folder].tried(outcome)
-                tasks = [task for runs in studies.values() for task in runs.open()]
-                outcomes = workers.run(sorted(tasks, key=lambda task: task.seed or 0))
+                workers.run(schedule)
         finally:
             workers.close()
         self.listener.trained()
-        return outcomes
+        return schedule.outcomes
 
 
 def _opened(path: Path, study: Study, session: _Session, together: int) -> StudyFolder:
@@ -208,54 +209,3 @@ def _opened(path: Path, study: Study, session: _Session, together: int) -> Study
     session.mention(remarks_on_data(prepared, arms[0].recipe))
     threads = threads_of(study.spec, together)
     return StudyFolder.create(path, study, arms, prepared.manifest.fingerprint, threads)
-
-
-class _Runs:
-    """The trials and runs of a study that are not finished."""
-
-    def __init__(self, folder: StudyFolder, cache: Path | None):
-        self.folder, self.cache = folder, cache
-        self.failed: dict[str, dict[float, float]] = {arm.name: {} for arm in folder.arms}
-        self.tunes = not any(folder.run(arm.name, 0).exists() for arm in folder.arms)
-
-    def trials(self) -> list[RunTask]:
-        """The next round of trials of learning rates; empty when tuning has ended. All arms have as many trials."""
-        if not self.tunes:
-            return []
-        centers = {arm.name: arm.recipe.optimizer.lr for arm in self.folder.arms}
-        tried = {arm: {**self.failed[arm], **trials_of(self.folder, arm)} for arm in centers}
-        rates = next_trials(centers, self.folder.spec.tuning, tried)
-        longest = max(map(len, rates.values()), default=0)
-        places = [(arm, place) for place in range(longest) for arm in rates if place < len(rates[arm])]
-        return [self.task(arm, rates[arm][place], None) for arm, place in places]
-
-    def tried(self, outcome: Outcome) -> None:
-        """Notes that a trial has ended, which is all that is known of a trial without a folder."""
-        self.failed[outcome.task.arm][outcome.task.rate] = float("inf")
-
-    def open(self) -> list[RunTask]:
-        """The runs that are not finished, with the rates of the best trials."""
-        rates = {arm.name: self.rate(arm.name, arm.recipe.optimizer.lr) for arm in self.folder.arms}
-        places = [(arm, seed) for seed in self.folder.spec.every_seed for arm in rates]
-        return [self.task(arm, rates[arm], seed) for arm, seed in places if self.is_open(arm, seed)]
-
-    def rate(self, arm: str, otherwise: float) -> float:
-        """The learning rate of an arm: that of its runs if there are any, or the best of its trials."""
-        runs = [self.folder.run(arm, seed) for seed in range(self.folder.spec.seeds)]
-        begun = [run for run in runs if standing(run)[0] in ("complete", "begun")]
-        return Run(begun[0]).recipe.optimizer.lr if begun else best_rate(trials_of(self.folder, arm), otherwise)
-
-    def task(self, arm: str, rate: float, seed: int | None) -> RunTask:
-        threads = int(self.folder.plan["threads"])
-        return RunTask(self.folder.path, arm, rate, seed, threads, self.cache, imported_files())
-
-    def is_open(self, arm: str, seed: int) -> bool:
-        """True if a run is not finished or not judged, or one of its downstream runs is not finished."""
-        run = self.folder.run(arm, seed)
-        if (state := standing(run)[0]) != "complete":
-            return state != "failed"
-        if judgement_of(Run(run), "valid" if self.folder.spec.metric == "valid_loss" else None) is None:
-            return True
-        tasks = self.folder.tasks_of(seed).items()
-        states = (scored(self.folder.later(arm, seed, task), name).state for task, name in tasks)
-        return any(state not in ("complete", "failed") for state in states)

@@ -22,7 +22,8 @@ class Listener:
         """Called with a message for the user."""
 
     def planned(self, folders: Sequence[StudyFolder]) -> None:
-        """Called before the first run of the studies that are trained together: one study, or all of its controls."""
+        """Called before the first run of the studies that are trained together: one study, all of its
+        budgets, or all of its controls."""
 
     def ended(self, path: Path) -> None:
         """Called when `compare` ends, whether the study is finished or was stopped, with the study folder."""

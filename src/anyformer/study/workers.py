@@ -8,14 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from queue import Empty
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +23,7 @@ from anyformer.core import Spec
 from anyformer.core.discovery import built_in_class, imported_files
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_task
+from anyformer.study.schedule import Schedule
 from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import whole_study
 from anyformer.training.runs.session import Interruption
@@ -32,9 +32,9 @@ POLL_S = 0.5
 
 
 class Workers(Protocol):
-    """Where tasks run; batches of tasks may follow each other."""
+    """Where tasks run."""
 
-    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
+    def run(self, schedule: Schedule) -> None:
         """Runs all tasks; raises `Interrupted` after a signal or at the end of the time, when everything is saved."""
 
     def close(self) -> None:
@@ -80,15 +80,13 @@ class ThisProcess:
     def __init__(self, folder: Path, notify: Notify):
         self.folder, self.notify = folder, notify
 
-    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
-        outcomes = []
-        for task in tasks:
+    def run(self, schedule: Schedule) -> None:
+        while task := schedule.take():
             self.notify()
-            outcomes.append(run_task(task, self.notify))
-            if code := outcomes[-1].stopped:
-                raise Interrupted(f"interrupted: {go_on(self.folder)}", code)
+            schedule.finish(outcome := run_task(task, self.notify))
+            if outcome.stopped:
+                raise Interrupted(f"interrupted: {go_on(self.folder)}", outcome.stopped)
         self.notify()
-        return outcomes
 
     def close(self) -> None:
         pass
@@ -105,8 +103,8 @@ class Processes:
             context.Process(target=_serve, args=(place, self.inbox, self.outbox, self.stop)) for place in range(jobs)
         ]
 
-    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    def run(self, schedule: Schedule) -> None:
+        in_progress = 0
         if self._late():  # a process takes seconds to start
             raise out_of_time(self.folder)
         with Interruption() as interruption:
@@ -114,11 +112,15 @@ class Processes:
                 for worker in self.workers:
                     if worker.pid is None:
                         worker.start()
-            for task in tasks:
-                self.inbox.put(task)
-            while len(outcomes) < len(tasks) and not self.stop.is_set():
+            while not self.stop.is_set():
+                while in_progress < len(self.workers) and (task := schedule.take()):
+                    self.inbox.put(task)
+                    in_progress += 1
+                if not in_progress:
+                    break
                 with suppress(Empty):
-                    outcomes.append(self.outbox.get(timeout=POLL_S))
+                    schedule.finish(self.outbox.get(timeout=POLL_S))
+                    in_progress -= 1
                 self.notify()
                 if self._late() or interruption.caught or any(worker.exitcode for worker in self.workers):
                     self.stop.set()
@@ -136,10 +138,9 @@ class Processes:
             )
         if interruption.caught:
             raise Interrupted(f"interrupted: {go_on(self.folder)}", 128 + interruption.caught)
-        if self.stop.is_set() and len(outcomes) < len(tasks):
+        if self.stop.is_set() and (in_progress or schedule.take()):
             raise out_of_time(self.folder)
         self.notify()
-        return outcomes
 
     def _late(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
@@ -190,27 +191,28 @@ class RayCluster:
     def __init__(self, folder: Path, notify: Notify, deadline: float | None):
         self.folder, self.notify, self.deadline = folder, notify, deadline
 
-    def run(self, tasks: Sequence[RunTask]) -> list[Outcome]:
+    def run(self, schedule: Schedule) -> None:
         try:
             import ray
         except ImportError:
             raise SpecError("study.launch=ray needs the extra cluster: pip install 'anyformer[cluster]'") from None
         ray.init(ignore_reinit_error=True, log_to_driver=False)
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        work = ray.remote(num_cpus=tasks[0].threads, num_gpus=gpus)(run_task)
-        waiting = []
-        for task in tasks:
-            cache = task.cache and task.cache.expanduser().absolute()
-            waiting.append(work.remote(replace(task, folder=task.folder.absolute(), cache=cache)))
-        left = list(waiting)
-        while left:
+        work, in_progress = ray.remote(num_gpus=gpus)(run_task), dict[Any, RunTask]()
+        while True:
+            while task := schedule.take():
+                cache = task.cache and task.cache.expanduser().absolute()
+                there = replace(task, folder=task.folder.absolute(), cache=cache)
+                in_progress[work.options(num_cpus=task.threads).remote(there)] = task
+            if not in_progress:
+                return
             self.notify()
-            _, left = ray.wait(left, timeout=POLL_S)
-            if left and self.deadline is not None and time.monotonic() >= self.deadline:
-                for reference in left:
+            for reference in ray.wait(list(in_progress), timeout=POLL_S)[0]:
+                schedule.finish(ray.get(reference)._replace(task=in_progress.pop(reference)))
+            if in_progress and self.deadline is not None and time.monotonic() >= self.deadline:
+                for reference in in_progress:
                     ray.cancel(reference)  # KeyboardInterrupt in the task, which is resumed from its last checkpoint
                 raise out_of_time(self.folder)
-        return list(ray.get(waiting))
 
     def close(self) -> None:
         pass
