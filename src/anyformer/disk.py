@@ -3,6 +3,7 @@
 Only the standard library is imported: `runs` and `report` list checkpoints without loading torch.
 """
 
+import difflib
 import hashlib
 import json
 import os
@@ -86,6 +87,20 @@ def read_object(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[st
     if not isinstance(value, dict):
         raise ValueError("holds no table")
     return value
+
+
+def missing(path: Path) -> str:
+    """The message about a path that does not exist, with the names in its folder that are similar to it."""
+    if path.is_symlink():
+        return f"{path}: is a link to {os.readlink(path)}, where there is nothing."
+    try:
+        names = sorted(file.name for file in path.parent.iterdir())
+    except OSError:
+        return f"{path}: no such file or folder; there is no folder {str(path.parent)!r} either."
+    similar = [name for name in names if difflib.get_close_matches(path.stem, [Path(name).stem])]
+    nearest = difflib.get_close_matches(path.name, similar, 3, cutoff=0)
+    guess = " or ".join(repr(str(path.parent / name)) for name in nearest)
+    return f"{path}: no such file or folder.{guess and f' Did you mean {guess}?'}"
 
 
 def last_event(folder: Path) -> tuple[str, Any]:

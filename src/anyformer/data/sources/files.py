@@ -4,11 +4,9 @@ A file that cannot be read raises a DataError that names file:line, the reason, 
 """
 
 import codecs
-import difflib
 import gzip
 import hashlib
 import json
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +19,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, cast
 from warnings import warn
 
 from anyformer.data.record import Record, SourceSpec
-from anyformer.disk import identity, settled
+from anyformer.disk import identity, missing, settled
 from anyformer.errors import DataError, SpecError
 
 OnError = Literal["stop", "skip"]
@@ -82,12 +80,12 @@ class FileSource(SourceSpec):
 
 
 def existing(path: str) -> Path:
-    """The path if it exists; otherwise a DataError with the most similar name in its folder."""
+    """The path if it exists; otherwise a DataError with the similar names in its folder."""
     file = Path(path).expanduser()
     try:
         file.stat()
     except FileNotFoundError:
-        raise DataError(no_such_path(file)) from None
+        raise DataError(missing(file)) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path!r}: cannot be read: {_reason(error)}.") from None
     return file
@@ -373,18 +371,6 @@ def _undecodable(path: Path, encoding: str, error: UnicodeDecodeError, count: in
     line += error.object[: error.start].count(b"\n")
     advice = "Name its encoding: data.source.encoding=cp1252 (Western European Windows; or latin-1, utf-16, ...)"
     return f"{path}:{line}: byte {offset} (0x{error.object[error.start]:02x}) is not {encoding}. {advice}"
-
-
-def no_such_path(path: Path) -> str:
-    """The message about a path that does not exist, with the most similar name beside it."""
-    if path.is_symlink():
-        return f"{path}: is a link to {os.readlink(path)}, where there is nothing."
-    try:
-        beside = [file.name for file in path.parent.iterdir()]
-    except OSError:
-        return f"{path}: no such file or folder; there is no folder {str(path.parent)!r} either."
-    near = difflib.get_close_matches(path.name, beside, 1)
-    return f"{path}: no such file or folder." + (f" Did you mean {str(path.parent / near[0])!r}?" if near else "")
 
 
 def _reason(error: Exception) -> str:

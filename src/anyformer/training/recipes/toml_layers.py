@@ -20,6 +20,7 @@ from anyformer.core.fields import did_you_mean, leaves
 from anyformer.core.plain_data import Tree, assign, merge, parse_override, split
 from anyformer.core.schema import tables
 from anyformer.core.spec import Spec, decode, default_of, hints_of
+from anyformer.disk import missing
 from anyformer.errors import Problem, SpecError
 
 FORMAT = 2
@@ -115,13 +116,14 @@ def locate(target: str) -> Path:
     """The file that a target names: a preset, or a path that ends in .toml."""
     if target.endswith(".toml"):
         if not Path(target).is_file():
-            what = "not a regular file" if os.path.lexists(target) else "there is no such file"
-            raise SpecError(f"{target}: {what}.{_near_file(Path(target))}")
+            raise SpecError(f"{target}: not a regular file." if os.path.exists(target) else _missing(Path(target)))
         return Path(target)
     if target not in preset_names() and Path(target).exists():
         raise SpecError(f"{target} is not a recipe: a recipe is a .toml file.")
     if Path(f"{target}.toml").is_file():
         raise SpecError(f"no preset is called {target!r}. Did you mean the file '{target}.toml'?")
+    if Path(target).name != target or Path(target).suffix[1:].isalpha():
+        raise SpecError(_missing(Path(target)))
     return preset_file(target)
 
 
@@ -166,7 +168,7 @@ def _extended(file: Path, extends: Any) -> Path:
         raise SpecError(f"{where}: expected the name of a .toml file, got {extends!r}.{hint}")
     base = Path(os.path.normpath(file.parent / extends))
     if not base.is_file():
-        raise SpecError(f"{where}: there is no file {str(base)!r}.{_near_file(base)}")
+        raise SpecError(f"{where}: {_missing(base)}")
     return base
 
 
@@ -207,15 +209,9 @@ def _label(file: Path) -> str:
     return f"preset {file.stem}" if file.parent == PRESETS else str(file)
 
 
-def _near_file(missing: Path) -> str:
-    folder = missing.parent
-    here = sorted(str(file) for file in folder.glob("*.toml") if file.is_file()) if folder.is_dir() else []
-    near = difflib.get_close_matches(str(missing), here, 1) or difflib.get_close_matches(
-        missing.stem, preset_names(), 1
-    )
-    guess = f" Did you mean {near[0]!r}?" if near else ""
-    files = f" Files there: {', '.join(here)}." if here else ""
-    return f"{guess}{files} Presets: {', '.join(preset_names())}."
+def _missing(path: Path) -> str:
+    text, presets = missing(path), difflib.get_close_matches(path.stem, preset_names(), 1)
+    return f"{text} Did you mean the preset {presets[0]!r}?" if presets and "Did you mean" not in text else text
 
 
 def _traced(data: Tree, over: Mapping[str, str], base: Mapping[str, str]) -> TomlLayers:

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from anyformer import training
 from anyformer.core import Model
-from anyformer.data.sources.files import no_such_path
 from anyformer.disk import (
     CHECKPOINTS,
     EXTENDED,
@@ -33,6 +32,7 @@ from anyformer.disk import (
     by_step,
     is_run,
     last_event,
+    missing,
     named_errors,
     read_object,
     sha256,
@@ -246,7 +246,7 @@ def naming(path: Path) -> Iterator[None]:
 def refuse_other_folder(folder: Path) -> None:
     """Raises CheckpointError if a path is not a run folder; for a recipe, it says how to train it."""
     if not folder.exists():
-        raise CheckpointError(no_such_path(folder))
+        raise CheckpointError(missing(folder))
     if folder.is_file() and folder.suffix == ".toml":
         if folder.name == RECIPE and is_run(folder.parent):
             raise CheckpointError(f"{folder}: is the recipe of a run. Name the folder of the run: {folder.parent}")
@@ -315,8 +315,8 @@ def newest_checkpoint(folder: Path) -> Path:
         raise CheckpointError(f"{folder}: is complete, but its weights were left out by --pack. {advice}")
     if not folder.exists():
         refuse_other_folder(folder)
-    missing = CheckpointError(f"{folder}: there is no checkpoint yet.")
-    raise no_whole_checkpoint(folder, damaged) if damaged else missing
+    none_yet = CheckpointError(f"{folder}: there is no checkpoint yet.")
+    raise no_whole_checkpoint(folder, damaged) if damaged else none_yet
 
 
 def best_checkpoint(folder: Path) -> Path:
@@ -342,9 +342,9 @@ def trained_model(folder: Path, recipe: Recipe, device: str | torch.device, path
 
 def filled(models: Mapping[str, Model], files: Files, path: Path) -> dict[str, Model]:
     """The models with stored weights, in evaluation mode; the main one averaged if there is an average."""
-    missing = [name for name in models if name not in files]
-    if missing:
-        raise CheckpointError(f"{path / missing[0]}{TENSORS}: missing.")
+    absent = [name for name in models if name not in files]
+    if absent:
+        raise CheckpointError(f"{path / absent[0]}{TENSORS}: missing.")
     try:
         for name, model in models.items():
             load_weights(model, files[name], partly=name != "model")
