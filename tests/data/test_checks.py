@@ -169,6 +169,8 @@ def test_labels_that_validation_or_test_have_no_example_of_are_named_with_what_t
         (["entailment", "neutral", "contradiction", "-"], "'-' (150)"),
         (["spam", "ham", "N/A", "spam"], "'N/A' (150)"),
         (["0", "1", "2", "-1"], "'-1' (150)"),
+        (["1", "2", "3", "NA"], "'NA' (150)"),
+        (["EU", "US", "AS", "NA"], ""),  # continents
         (["-1", "0", "1", "0"], ""),  # a scale
         (["none", "hello", "bye", "unknown"], ""),  # classes of intents
         (["-", "-", "-", "-"], ""),
@@ -177,6 +179,7 @@ def test_labels_that_validation_or_test_have_no_example_of_are_named_with_what_t
 def test_a_label_that_means_that_there_is_none_is_named(labels: list[str], named: str) -> None:
     records = [replace(record, label=labels[n % 4]) for n, record in enumerate(TEXTS)]
     assert [named in one.text for one in findings(NoLabel(), records)] == [True] * bool(named)
+    assert all("data.source.unlabelled=" in one.text for one in findings(NoLabel(), records))
     assert not findings(NoLabel(), records, Facts(contents=Contents(numbers=True)))
 
 

@@ -11,6 +11,7 @@ from anyformer.data.sources.csv import CSV
 from anyformer.data.sources.folder import Folder
 from anyformer.data.sources.gettext import Gettext
 from anyformer.data.sources.jsonl import JSONLines
+from anyformer.data.sources.named_source import peek, source_with
 from anyformer.data.sources.pairs import Pairs
 from anyformer.data.sources.parquet import Parquet
 from anyformer.data.sources.text import Text
@@ -204,7 +205,7 @@ def mixed(tmp_path: Path, bad: int) -> JSONLines:
 
 
 def test_bad_lines_may_be_skipped_and_are_counted(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"left out 3 of 303 that are bad[^\n]*\n.*a\.jsonl:301: not JSON"):
+    with pytest.warns(UserWarning, match=r"left out 3 of 303 that are bad\. The first: .*a\.jsonl:301: not JSON"):
         assert len(list(mixed(tmp_path, 3).records())) == 300
 
 
@@ -226,3 +227,15 @@ def test_a_file_of_a_folder_that_cannot_be_read_may_be_skipped(tmp_path: Path) -
     assert "070.txt: does not look like text" in complaint(Folder(path=str(tmp_path)))
     with pytest.warns(UserWarning, match=r"left out 1 of 150 that are bad"):
         assert len(list(Folder(path=str(tmp_path), on_error="skip").records())) == 149
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_rows_without_a_label_are_left_out_on_demand_and_counted(tmp_path: Path, name: str) -> None:
+    rows = [("good", "5"), ("bad", ""), ("fair", "NA"), ("fine", "4")]
+    table = "text,label\n" + "".join(f"{text},{label}\n" for text, label in rows)
+    objects = "".join(json.dumps({"text": text, "label": label or None}) + "\n" for text, label in rows)
+    path = write(tmp_path / name, table if name == "a.csv" else objects)
+    with pytest.raises(DataError, match=r"the label is empty.*data.source.unlabelled=''"):
+        peek(source_with(path, {}))
+    with pytest.warns(UserWarning, match="left out 2 of 4 rows without a label"):
+        assert [record.text for record in source_with(path, {"unlabelled": "NA"}).records()] == ["good", "fine"]

@@ -1,10 +1,12 @@
 """The base of every check: it receives all records and reports at the end what is wrong with them, and where."""
 
+import shlex
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from anyformer.core import Spec
+from anyformer.core.plain_data import inline, parse_override
 from anyformer.data.preparation.contents import Contents
 from anyformer.data.record import Record
 
@@ -101,6 +103,12 @@ class Places:
         self.count += 1
         if len(self.where) < NAMED:
             self.where.append(where)
+
+
+def leave_out(labels: Iterable[str]) -> str:
+    """The override that leaves out the rows of a table with one of these labels, as a shell word."""
+    key, value = "data.source.unlabelled", ",".join(labels)
+    return shlex.quote(f"{key}={value}" if parse_override(f"{key}={value}")[1] == value else f"{key}={inline(value)}")
 
 
 def quote(text: str) -> str:

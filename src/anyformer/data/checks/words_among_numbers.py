@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anyformer.core import Chance, Count
 from anyformer.core.readable_numbers import listed, part
-from anyformer.data.checks.check import NAMED, Check, Examination, Facts, Places, quote
+from anyformer.data.checks.check import NAMED, Check, Examination, Facts, Places, leave_out, quote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class WordsAmongNumbers(Check, kind="words_among_numbers"):
         named = [f"{quote(word)} ({count:,})" for word, count in words.most_common()]
         text = f"{part(places.count, total, 'labels')} are no numbers: {listed(named, NAMED)}"
         text = f"{text}. Because of them each of the {len(numbers):,} numbers is a class"
-        return [self.finding(f"{text}. To predict a number, leave these records out, or correct them.", places.where)]
+        hint = f"To predict a number, correct them, or leave them out: {leave_out(words)}"
+        return [self.finding(f"{text}. {hint}", places.where)]
 
 
 def _is_number(label: str) -> bool:

@@ -312,7 +312,8 @@ class ContentsCollector:
 
     def _see_label(self, label: str, record: Record, held_out: bool, place: float) -> None:
         if not label.strip():
-            raise DataError(f"{record.where}: the label is empty. Fill it in, or leave the record out.")
+            hint = "Fill it in, or leave such rows of a table out: data.source.unlabelled=''"
+            raise DataError(f"{record.where}: the label is empty. {hint}")
         known, where = self.labels.get(label, (False, record.where))
         known = known or not held_out  # that a hash holds out all records of a class is no mistake in the data
         if label not in self.labels:

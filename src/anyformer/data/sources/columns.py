@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
+from warnings import warn
 
 from anyformer.core import Spec
 from anyformer.core.readable_numbers import counted, listed
@@ -39,6 +40,9 @@ class ColumnSource(FileSource):
     """The column of the other half of a pair: the translation, the summary, the answer."""
     label: str | None = None
     """The column of a class or a number."""
+    unlabelled: str | None = None
+    """Labels that mean that there is none, with commas between them (`NA,-`): rows with one of them, or with an empty
+    label, are left out."""
     tags: str | None = None
     """The column of labels for each word: a list, or words with spaces between them."""
     group: str | None = None
@@ -59,7 +63,19 @@ class ColumnSource(FileSource):
             return replace(row(), split=splits[name]) if name in splits else row()
 
         rows = ((name, row) for name, file in files.items() for row in self.rows(file))
-        return kept(rows, read, self, self.on_error)
+        records = kept(rows, read, self, self.on_error)
+        return records if self.unlabelled is None else self._labelled(records, self.unlabelled.split(","))
+
+    def _labelled(self, records: Iterable[Record], unlabelled: Iterable[str]) -> Iterator[Record]:
+        marks, seen, left_out = {"", *(mark.strip() for mark in unlabelled)}, 0, 0
+        for record in records:
+            seen += 1
+            if record.label is not None and record.label.strip() in marks:
+                left_out += 1
+            else:
+                yield record
+        if left_out:
+            warn(f"{self.path}: left out {left_out:,} of {counted(seen, 'rows')} without a label.", stacklevel=1)
 
     def files(self) -> dict[str, Path]:
         return files_in(existing(self.path), *self.patterns)
@@ -109,6 +125,7 @@ def record_of(row: Any, names: Mapping[str, str], where: str) -> Record:
 
 def make(values: Mapping[str, Any], names: Mapping[str, str], where: str) -> Record:
     """A record from the values of its slots, each checked for its type; `names` are what the user calls them."""
+    values = {**values, "label": ""} if "label" in values and values["label"] is None else values
     read = {slot: _READERS[slot](value) for slot, value in values.items()}
     for slot, value in read.items():
         if value is None and (slot in ("text", "target", "label") or values[slot] is not None):

@@ -317,7 +317,7 @@ def kept(
     if bad > TOLERATED * seen:
         raise DataError(f"{name}: {bad:,} of {seen:,} are bad, more than {TOLERATED:.0%}. The first:\n{first}")
     if bad:
-        warn(f"{name}: left out {bad:,} of {seen:,} that are bad. The first:\n{first}", stacklevel=2)
+        warn(f"{name}: left out {bad:,} of {seen:,} that are bad. The first: {first}", stacklevel=1)
     if seen == bad:
         raise DataError(f"{name}: there is nothing in it to learn from: no {source.kind} record was found.")
 
