@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.data.sources.named_source import guess, peek
+from anyformer.data.sources.named_source import guess, peek, source_with
 from anyformer.errors import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -219,3 +219,15 @@ def test_labels_that_cannot_be_learned_are_refused_with_their_line(tmp_path: Pat
     file = write(tmp_path / "a.csv", f"text,score\nfine,1.5\nbad,{label}\nfair,2.5\n")
     with pytest.raises(DataError, match=complaint):
         peek(guess(str(file), {"text": "text", "label": "score", "header": True}))
+
+
+def test_folders_that_may_be_labels_are_named(tmp_path: Path) -> None:
+    for name in ("train/good", "train/bad", "test/good", "test/bad"):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(5):
+            write(tmp_path / name / f"{number}.txt", f"a text of {name}")
+    (warning,) = guess(str(tmp_path)).warnings()
+    assert "2 folders are 'bad', 'good'; if these are the labels: data.source.labels=folder" in warning
+    assert not source_with(str(tmp_path), {"labels": "folder"}).warnings()
+    write(tmp_path / "readme.txt", "a file beside the folders")
+    assert not guess(str(tmp_path)).warnings()

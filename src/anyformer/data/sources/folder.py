@@ -1,5 +1,6 @@
 """A folder of text files, one document each. Files or folders called train, valid, test are those splits."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Literal
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.sources.columns import splits_by_name
+from anyformer.data.sources.columns import split_named, splits_by_name
 from anyformer.data.sources.files import (
     Documents,
     FileSource,
@@ -20,6 +21,9 @@ from anyformer.data.sources.files import (
 )
 from anyformer.data.sources.unread_files import unread_files
 from anyformer.errors import DataError, SpecError
+
+FEWEST_FILES, MOST_CLASSES = 5, 100
+"""Files in each of so many folders that may be the labels of their files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,4 +81,20 @@ class Folder(FileSource, kind="folder"):
 
     def warnings(self) -> list[str]:
         hint = "data.source.pattern names the files to read, for example *.txt,*.md"
-        return [f"{text} {hint}." for text in unread_files(existing(self.path), self.files())]
+        return [
+            *(f"{text} {hint}." for text in unread_files(existing(self.path), self.files())),
+            *self._unread_labels(),
+        ]
+
+    def _unread_labels(self) -> list[str]:
+        """A warning if all files lie in a few folders that may be their labels, as in reviews/positive/1.txt."""
+        folders = Counter(Path(name).parent.name for name in self.files())
+        classes = sorted(name for name in folders if name and not split_named(name))
+        rare = min(folders.values(), default=0) < FEWEST_FILES
+        if self.labels or rare or len(classes) < len(folders) or not 2 <= len(classes) <= MOST_CLASSES:
+            return []
+        named = ", ".join(map(repr, classes[:3])) + (", ..." if len(classes) > 3 else "")
+        return [
+            f"{self.path}: the texts are read without labels. Their {len(classes)} folders are {named}; "
+            f"if these are the labels: data.source.labels=folder"
+        ]
