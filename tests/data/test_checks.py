@@ -206,6 +206,16 @@ def test_labels_that_are_meant_as_words_or_numbers_are_not_reported(labels: list
     assert not findings(WordsAmongNumbers(), items)
 
 
+def test_numbers_with_a_decimal_comma_are_named_but_not_lists_of_classes() -> None:
+    def records(labels: list[str]) -> list[Record]:
+        return [replace(record, label=labels[n % len(labels)]) for n, record in enumerate(TEXTS)]
+
+    assert (
+        "each of 3 is a class. To predict a number, write 4.2." in the_only(Labels(), records(["4,2", "3", "1,5"])).text
+    )
+    assert not findings(Labels(), records(["4,2", "3", "red,green"]))
+
+
 def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> None:
     items = [replace(record, label=record.where) for record in TEXTS]
     assert "600 different labels" in the_only(Labels(), items).text

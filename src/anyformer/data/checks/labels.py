@@ -1,5 +1,6 @@
-"""Labels with little information: nearly all the same, all different, or with a single example."""
+"""Labels with little information (nearly all the same, all different, or with a single example), or decimal commas."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -35,6 +36,13 @@ class Labels(Check, kind="labels"):
             return [self.finding(text, places[next(name for name in counts if name != label)].where)]
         if total < FEW or facts.contents.numbers or facts.contents.choices:
             return []
+        commas = [label for label in counts if re.fullmatch(r"[-+]?\d+,\d+", label.strip())]
+        if commas and all(re.fullmatch(r"[-+]?\d+(,\d+)?", label.strip()) for label in counts):
+            text = (
+                f"labels such as {quote(commas[0])} are numbers with a decimal comma, so each of {len(counts):,} is a"
+            )
+            point = commas[0].strip().replace(",", ".")
+            return [self.finding(f"{text} class. To predict a number, write {point}.", places[commas[0]].where)]
         if len(counts) > total / 2:
             text = f"{len(counts):,} different labels in {total:,} records: is this the column of the label?"
             return [self.finding(text, places[label].where)]
