@@ -231,3 +231,22 @@ def test_folders_that_may_be_labels_are_named(tmp_path: Path) -> None:
     assert not source_with(str(tmp_path), {"labels": "folder"}).warnings()
     write(tmp_path / "readme.txt", "a file beside the folders")
     assert not guess(str(tmp_path)).warnings()
+
+
+def test_a_list_inside_the_only_object_of_a_file_is_named(tmp_path: Path) -> None:
+    rows = [{"question": "why?", "answer": "because"}] * 2
+    path = str(write(tmp_path / "wrapped.json", json.dumps({"version": 1, "data": rows})))
+    with pytest.raises(DataError, match=r"a list of 2 objects in 'data'. Save that list alone: jq '.\[\"data\"\]'"):
+        guess(path)
+    talk = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
+    assert understood(write(tmp_path / "chat.jsonl", json.dumps(talk)))["kind"] == "chat"
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [({"title": "a", "body": "long"}, "text=text.body"), ([{"a": 1}], "text=FIELD")],
+)
+def test_a_field_that_holds_no_text_is_answered_with_what_to_write(tmp_path: Path, value: Any, advice: str) -> None:
+    path = str(write(tmp_path / "a.jsonl", "\n".join([json.dumps({"text": value})] * 3)))
+    with pytest.raises(DataError, match=f"should hold text, got a .*: data.source.{advice}"):
+        peek(guess(path, {"text": "text", "label": None}))

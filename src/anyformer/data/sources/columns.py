@@ -119,7 +119,8 @@ def chosen(source: Spec) -> dict[str, str]:
 def record_of(row: Any, names: Mapping[str, str], where: str) -> Record:
     """A record from a table of values; `a.b` reaches into a table within the table."""
     if not isinstance(row, Mapping):
-        raise DataError(f"{where}: expected an object with named fields, got {_shown(row)}.")
+        hint = ' Write a text as {"text": "..."}.' if isinstance(row, str) else ""
+        raise DataError(f"{where}: expected an object with named fields, got {_shown(row)}.{hint}")
     return make({slot: _reach(row, name, slot, where) for slot, name in names.items()}, names, where)
 
 
@@ -130,7 +131,8 @@ def make(values: Mapping[str, Any], names: Mapping[str, str], where: str) -> Rec
     for slot, value in read.items():
         if value is None and (slot in ("text", "target", "label") or values[slot] is not None):
             expected = _WANTED.get(slot, "text")
-            raise DataError(f"{where}: field {names[slot]!r} should hold {expected}, got {_shown(values[slot])}.")
+            got = f"got {_shown(values[slot])}.{_other_field(values[slot], names[slot], slot)}"
+            raise DataError(f"{where}: field {names[slot]!r} should hold {expected}, {got}")
     words = len(read["text"].split(" ")) if read.get("tags") is not None else 0
     if words and words != len(read["tags"]):
         raise DataError(f"{where}: {counted(words, 'words')} but {counted(len(read['tags']), 'tags')}.")
@@ -184,6 +186,16 @@ def _texts(value: Any) -> tuple[str, ...] | None:
         return tuple(value.split())
     scalars = [_scalar(item) for item in value] if isinstance(value, list) else [None]
     return tuple(item for item in scalars if item is not None) if None not in scalars else None
+
+
+def _other_field(value: Any, name: str, slot: str) -> str:
+    """What to write in place of a field that holds a table or a list."""
+    if isinstance(value, Mapping):
+        texts = [key for key, item in value.items() if isinstance(item, str)]
+        inside = max(texts, key=lambda key: len(value[key]), default="FIELD")
+        return f" Name a field inside it: data.source.{slot}={name}.{inside}"
+    none = " (or null, to learn without labels)" if slot == "label" else ""
+    return f" Name another field: data.source.{slot}=FIELD{none}" if isinstance(value, list) else ""
 
 
 def _shown(value: Any) -> str:

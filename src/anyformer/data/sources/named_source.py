@@ -193,7 +193,18 @@ def _jsonl(path: str, file: Path, options: Row) -> SourceSpec:
     if field is not None:
         splits = "split" in rows[0] and all(split_named(row.get("split")) for row in rows)
         return Chat(path=path, messages=field, split="split" if splits else None)
+    if len(rows) == 1 and isinstance(rows[0], Mapping) and not any(slot in options for slot in SLOTS):
+        _refuse_list_inside(rows[0], path)
     return decode(jsonl.JSONLines, {"path": path, **named_columns(rows, options)})
+
+
+def _refuse_list_inside(only: Row, path: str) -> None:
+    """Raises DataError if the only object of a file holds the list of objects that is meant."""
+    for name, value in only.items():
+        if isinstance(value, list) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
+            command = f"jq '.[\"{name}\"]' {shlex.quote(path)} > {shlex.quote(f'{name}.json')}"
+            text = f"is one object, with a list of {len(value):,} objects in {name!r}"
+            raise DataError(f"{path}: {text}. Save that list alone: {command}")
 
 
 def _message_fields(options: Row) -> tuple[str, ...]:
