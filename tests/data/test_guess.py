@@ -85,6 +85,7 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path: Path) -> None:
     [
         ("a.csv", "text,label\na,1\n", {"kind": "csv", "text": "text", "label": "label"}),
         ("a.csv", "remark;points\nso good;1\n", {"kind": "csv", "text": "remark", "delimiter": ";"}),
+        ("a.csv", "text|label\nso, good|1\n", {"kind": "csv", "text": "text", "label": "label", "delimiter": "|"}),
         ("a.csv", "English,German\na,b\n", {"kind": "csv", "text": "English", "target": "German"}),
         ("a.tsv", "a cat\teine Katze\na dog\tein Hund\n", {"kind": "pairs"}),
         ("a.csv", "a cat,eine Katze\na dog,ein Hund\n", {"kind": "csv", "text": "#1", "target": "#2"}),

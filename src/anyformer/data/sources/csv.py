@@ -1,4 +1,4 @@
-"""Tables in text: comma, semicolon or tab between the cells, columns by name or by number."""
+"""Tables in text: comma, semicolon, tab or | between the cells, columns by name or by number."""
 
 import csv
 import re

@@ -228,7 +228,7 @@ def _csv(path: str, file: Path, options: Row) -> SourceSpec:
     usual = "\t" if ".tsv" in file.suffixes else ","
     text = lines(file, encoding, on_error)
     first = next(text, (1, ""))
-    delimiter = str(options.get("delimiter") or (usual if usual == "\t" else max(",;\t", key=first[1].count)))
+    delimiter = str(options.get("delimiter") or (usual if usual == "\t" else max(",;\t|", key=first[1].count)))
     quote = str(options.get("quote", "" if delimiter == "\t" else '"'))
     rows = [cells for _, cells in islice(csv.rows(file, chain((first,), text), delimiter, quote), SAMPLE)]
     read = {"path": path} | ({} if delimiter == usual else {"delimiter": delimiter})
