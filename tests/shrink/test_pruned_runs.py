@@ -1,6 +1,7 @@
 """`anyformer shrink RUN --prune`: the new folder is a run like any other, and one table compares both."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,15 @@ def test_an_occupied_folder_is_refused(source: Run, capsys: pytest.CaptureFixtur
     assert main(["shrink", str(source.folder), "--prune", "heads=0.5", "--out", str(source.folder)]) == 2
     assert str(source.folder) in capsys.readouterr().err
     assert Run.open(source.folder).complete
+
+
+def test_every_occupied_folder_is_refused_before_anything_is_written(
+    source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for taken in ("half", "half-random", "half-stages"):
+        (tmp_path / taken / taken).mkdir(parents=True)
+        arguments = ["--prune", "heads=0.5", "--steps", "2", "--out", str(tmp_path / "half")]
+        assert main(["shrink", str(source.folder), *arguments]) == 2
+        assert f"{tmp_path / taken}: " in capsys.readouterr().err
+        assert [folder.name for folder in tmp_path.iterdir()] == [taken]
+        shutil.rmtree(tmp_path / taken)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from anyformer.core import Model, ModelSpec
@@ -14,6 +15,7 @@ from anyformer.shrink.pruning import WEIGHTS, PruneAmount, Scope, remove, set_to
 from anyformer.shrink.quantising import refuse_quantised
 from anyformer.shrink.run_writing import note_origin, source_recipe, with_steps, write_run
 from anyformer.training.recipes.recipe import Recipe
+from anyformer.training.runs.run_folder import refuse_occupied
 from anyformer.training.runs.session import Watcher
 
 RANDOM = "random"
@@ -78,6 +80,7 @@ def prune(
     """Prunes the model of a run into a new run folder, and trains it again if `settings.steps` is set."""
     run, out = opened(run), Path(out)
     refuse_quantised(run)
+    refuse_occupied_folders(out, settings)
     amounts, how = settings.parsed(), {"how": "prune", **settings.to_dict()}
     importance, source, start = importance_of(settings.by, settings.seed), run, None
     keeps_zeros = any(amount.what == WEIGHTS for amount in amounts)
@@ -119,6 +122,16 @@ def tuning_recipe(source: Run, start: Run, steps: int, *, keeps_zeros: bool) -> 
                         f"then: anyformer train DATA init_from={start.folder}")  # fmt: skip
     recipe = with_steps(recipe, max(1, steps))
     return replace(recipe, optimizer=keeping_zeros(recipe.optimizer)) if keeps_zeros else recipe
+
+
+def refuse_occupied_folders(out: Path, settings: PruneSettings) -> None:
+    """Raises SpecError if a folder that pruning would write to is occupied, before anything is written."""
+    refuse_occupied(out)
+    stages = _stage(out, "")
+    if settings.steps and stages.exists():
+        other = f"{out}-2"
+        raise SpecError(f"{stages}: has the intermediate runs of another pruning. Delete it, or use another folder: "
+                        f"out={other!r} (--out {quote(other)}).")  # fmt: skip
 
 
 def _stage(out: Path, name: str) -> Path:

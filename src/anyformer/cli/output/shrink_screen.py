@@ -21,7 +21,8 @@ from anyformer.shrink.measuring import measured
 from anyformer.shrink.pruning import PruneAmount
 from anyformer.shrink.quantising import quantise
 from anyformer.shrink.run_writing import store_table
-from anyformer.shrink.shrinking import RANDOM, PruneSettings, prune
+from anyformer.shrink.shrinking import RANDOM, PruneSettings, prune, refuse_occupied_folders
+from anyformer.training.runs.run_folder import refuse_occupied
 from anyformer.training.runs.session import Watcher
 
 Quantisation = Literal["int8", "weights"]
@@ -32,9 +33,12 @@ def pruned_runs(run: Run, settings: PruneSettings, out: Path, control: bool, scr
     """Prunes a run, and once more at random if a control is wanted; the runs by the names of their columns."""
     settings.parsed()
     runs = {"before": run}
-    controls = control and settings.by != RANDOM
-    for by in (settings.by, *([RANDOM] if controls else [])):
-        folder = out if by == settings.by else out.with_name(f"{out.name}-{RANDOM}")
+    folders = {settings.by: out}
+    if control:
+        folders.setdefault(RANDOM, out.with_name(f"{out.name}-{RANDOM}"))
+    for folder in folders.values():
+        refuse_occupied_folders(folder, settings)
+    for by, folder in folders.items():
         note(screen, f"pruning {' '.join(settings.amounts)} by {by} into {folder}")
         result = prune(run, replace(settings, by=by), folder, cache=cache_folder(), watcher=QuietProgress(screen))
         if result.before_training is not None:
@@ -62,13 +66,14 @@ def averaged_runs(run: Run, words: Sequence[str], out: Path) -> dict[str, Run]:
 def distilled_runs(run: Run, settings: StudentSettings, out: Path, control: bool, screen: Screen) -> dict[str, Run]:
     """Trains a student, and the same student without a teacher if a control is wanted."""
     runs = {"teacher": run}
-    watcher, cache = QuietProgress(screen), cache_folder()
+    watcher, cache, without_teacher = QuietProgress(screen), cache_folder(), out.with_name(f"{out.name}-alone")
+    for folder in (out, without_teacher) if control else (out,):
+        refuse_occupied(folder)
     note(screen, f"distilling into {out}")
     runs["student"] = distil(run, settings, out, cache=cache, watcher=watcher)
     if control:
-        folder = out.with_name(f"{out.name}-alone")
-        note(screen, f"training the same student without a teacher into {folder}")
-        runs["student alone"] = alone(run, settings, folder, cache=cache, watcher=watcher)
+        note(screen, f"training the same student without a teacher into {without_teacher}")
+        runs["student alone"] = alone(run, settings, without_teacher, cache=cache, watcher=watcher)
     return runs
 
 
