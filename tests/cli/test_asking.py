@@ -116,8 +116,9 @@ def test_a_column_without_its_section_gets_the_right_key(capsys: Capture, tmp_pa
     assert "write source.text=body" in capsys.readouterr().err
 
 
-def test_quiet_says_the_label_alone(capsys: Capture) -> None:
+def test_an_answer_is_one_line_and_with_quiet_the_label_alone(capsys: Capture) -> None:
     assert ask(capsys, "classify", folder("classes"), "the cat runs over the lake", "-q") == "water\n"
+    assert len(ask(capsys, "classify", folder("classes"), "the cat\nruns\r\nover").splitlines()) == 1
     assert "the/other cat/noun" in ask(capsys, "classify", folder("tags"), "the cat runs over the lake")
 
 

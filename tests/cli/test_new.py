@@ -1,5 +1,6 @@
 """`anyformer new`: a recipe that explains itself, means what it says, and trains as it is."""
 
+import errno
 import json
 import re
 import tomllib
@@ -94,6 +95,20 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: Capture) -> 
     assert main(["new", str(tmp_path / "mine")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert not any((tmp_path / "mine").iterdir())
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["new", str(tmp_path / "mine")]) == 2
+    assert "No space left" in capsys.readouterr().err and not any(tmp_path.iterdir())
+
+
+def test_a_mistyped_task_is_answered_with_all_tasks(capsys: Capture) -> None:
+    assert main(["new", "mine", "--task", "clasification"]) == 2
+    assert "Invalid value for '--task': 'clasification' is not one of 'language-model'" in capsys.readouterr().err
 
 
 def test_every_verb_says_that_the_recipe_was_not_trained_yet(

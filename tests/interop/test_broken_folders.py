@@ -191,3 +191,9 @@ def test_a_broken_tokenizer_is_refused(
     (folder / "tokenizer.json").write_bytes(content)
     assert main(["import", str(folder), "--out", str(folder / "run")]) == 2
     assert words in capsys.readouterr().err and not (folder / "run").exists()
+
+
+def test_a_missing_folder_is_answered_with_a_similar_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "smollm").mkdir()
+    assert main(["import", str(tmp_path / "smolm")]) == 2
+    assert f"no such file or folder. Did you mean '{tmp_path / 'smollm'}'?" in capsys.readouterr().err

@@ -203,6 +203,7 @@ def _report(error: Exception) -> int:
         usage: Any = error
         if text := usage.format_message():  # empty if a group of verbs has just printed its help
             path = usage.ctx.command_path if usage.ctx else "anyformer"
+            text = text.replace("Value error, ", "")  # pydantic's words in typer's message
             if "No such option" in text and "--import" in text:
                 text = f"--import goes before the verb: anyformer --import FILE {path.partition(' ')[2]} ..."
             complain(text, f"Help: {path} --help")

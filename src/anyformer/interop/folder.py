@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import ModelSpec
+from anyformer.disk import missing
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.interop.family import Family, known_families
 from anyformer.interop.gguf_header import SUFFIX, Header
@@ -160,9 +161,8 @@ def _refuse_other(path: Path) -> None:
     if path.suffix in PICKLES and path.is_file():
         raise CheckpointError(f"{path}: pickle is not loaded: it can run any code. Name a folder with safetensors.")
     if not path.is_dir():
-        raise CheckpointError(
-            f"{path}: is not a folder. Name a Hugging Face folder, with {CONFIG} and safetensors, or a {SUFFIX} file."
-        )
+        what = f"{path}: is not a folder." if path.exists() else missing(path)
+        raise CheckpointError(f"{what} Name a Hugging Face folder, with {CONFIG} and safetensors, or a {SUFFIX} file.")
 
 
 def _family_of(config: Mapping[str, Any], path: Path) -> Family:

@@ -1,6 +1,7 @@
 """A commented recipe: every key with the help text of its field."""
 
 import shlex
+import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,10 +69,14 @@ def create(folder: Path, task: str) -> Path:
     text, recipe = compose(folder.name, TASKS[task], shlex.quote(str(folder / RECIPE))), folder / RECIPE
     try:
         folder.mkdir(parents=True)
-        recipe.write_text(text, encoding="utf-8")
     except FileExistsError:
         raise SpecError(f"{folder}: exists already. Choose another name.") from None
     except OSError as error:
+        raise SpecError(f"{folder}: cannot be created: {error.strerror}.") from None
+    try:
+        recipe.write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)  # the same command would be refused after space was freed
         raise SpecError(f"{folder}: cannot be created: {error.strerror}.") from None
     return recipe
 

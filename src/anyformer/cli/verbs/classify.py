@@ -53,7 +53,7 @@ def _line(label: "Label", top: int | None, quiet: bool) -> str:
     """One line of text for a label; with --quiet the label alone."""
     if label.words:
         return " ".join(f"{word.text}/{word.label}" for word in label.words)
-    texts = label.text if label.target is None else f"{label.text}\t{label.target}"
+    texts = "\t".join(" ".join(text.splitlines()) for text in (label.text, label.target) if text is not None)
     if label.number is not None:
         return f"{label.number:.4f}" if quiet else f"{label.number:.4f}\t{texts}"
     if quiet or label.label is None:
