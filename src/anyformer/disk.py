@@ -93,14 +93,21 @@ def missing(path: Path) -> str:
     """The message about a path that does not exist, with the names in its folder that are similar to it."""
     if path.is_symlink():
         return f"{path}: is a link to {os.readlink(path)}, where there is nothing."
-    try:
-        names = sorted(file.name for file in path.parent.iterdir())
-    except OSError:
+    if not path.parent.is_dir():
         return f"{path}: no such file or folder; there is no folder {str(path.parent)!r} either."
+    return f"{path}: no such file or folder.{similar_names(path)}"
+
+
+def similar_names(path: Path) -> str:
+    """' Did you mean ...?' with the names beside a missing path that are similar to its own; empty without any."""
+    try:
+        names = sorted(file.name for file in path.parent.iterdir() if file.name != path.name)
+    except OSError:
+        return ""
     similar = [name for name in names if difflib.get_close_matches(path.stem, [Path(name).stem])]
     nearest = difflib.get_close_matches(path.name, similar, 3, cutoff=0)
     guess = " or ".join(repr(str(path.parent / name)) for name in nearest)
-    return f"{path}: no such file or folder.{guess and f' Did you mean {guess}?'}"
+    return f" Did you mean {guess}?" if guess else ""
 
 
 def last_event(folder: Path) -> tuple[str, Any]:

@@ -125,7 +125,7 @@ def test_every_verb_says_that_the_recipe_was_not_trained_yet(
     assert "the folder of a recipe, not of data. Name its recipe instead: 'my diary/" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["empty", "nowhere", "runs/nowhere"])
+@pytest.mark.parametrize("target", ["empty", "emty", "nowhere", "runs/nowhere"])
 def test_there_is_no_run_to_resume_in_a_folder_without_one(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -134,6 +134,7 @@ def test_there_is_no_run_to_resume_in_a_folder_without_one(
     assert main(["train", target, "--resume"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{target}: is no run to resume" in line and line.endswith("All runs: anyformer runs")
+    assert ("Did you mean 'empty'?" in line) == (target == "emty")
     assert [item.name for item in tmp_path.iterdir()] == ["empty"]
 
 

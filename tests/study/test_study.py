@@ -118,6 +118,7 @@ def test_a_study_file_says_all_of_it_again() -> None:
             ["study.arms=['base', 'lstm']", "arms.lsmt.optimizer.lr=1e-3"],
             "arms.lsmt.optimizer.lr: the study has no arm called 'lsmt'. Did you mean 'lstm'",
         ),
+        (["study.arms=['mine.toml', 'base']"], "'mine.toml': an arm is a name"),
         (["arms.x.like=nothing"], "no arm is called 'nothing'"),
         (["downstream.x.train.steps=3"], "downstream.x.metric: is missing"),
         (["model.stack.blocks.layer.branches.0.part.heads=2"], "every arm sets this itself. Write arms.NAME.model"),

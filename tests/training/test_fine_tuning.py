@@ -110,7 +110,7 @@ def test_defaults_suit_weights_that_are_there(home: Path, encoder: Run) -> None:
 @pytest.mark.parametrize(
     ("start", "more", "words"),
     [
-        ("nowhere", (), "init_from=.*nowhere: there is no such folder"),
+        ("nowhere", (), "init_from=.*nowhere: no such file or folder"),
         (".", (), "neither a run folder nor a Hugging Face folder"),
         ("encoder", ("objective.kind=next_token",), "an encoder sees the answer"),
         ("decoder", ("objective.kind=masked_words",), "a decoder sees one"),

@@ -288,6 +288,10 @@ def _known(name: str, base: TomlLayers, tables: Mapping[str, Tree]) -> TomlLayer
         return _built_in(name, base).on(base)
     if name in preset_names():
         return of_preset(name).on(base.without("model"))
+    if "/" in name or name.endswith(".toml"):
+        raise SpecError(
+            f"no arm is called {name!r}: an arm is a name. What it changes belongs under [arms.NAME] of a study."
+        )
     raise SpecError(f"no arm is called {name!r}.{did_you_mean(name, {BASE, *tables, *arm_names(), *preset_names()})}")
 
 

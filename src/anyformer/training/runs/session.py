@@ -16,7 +16,7 @@ from anyformer.core.readable_numbers import counted, part
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
-from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES, is_run
+from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES, is_run, similar_names
 from anyformer.errors import (
     OUT_OF_TIME,
     AnyformerError,
@@ -199,7 +199,8 @@ class TrainRequest:
             if not isinstance(self.target, Spec) and (Path(self.target) / RECIPE).is_file():
                 checkpoint.refuse_other_folder(Path(self.target))
             other = "" if str(path) == str(self.target) else f", and {path} is none either"
-            raise SpecError(f"{self.target}: is no run to resume{other}. All runs: anyformer runs") from None
+            guess = similar_names(Path(str(self.target)))
+            raise SpecError(f"{self.target}: is no run to resume{other}.{guess} All runs: anyformer runs") from None
 
     def path(self, document: TomlLayers) -> Path:
         """Where the run is written."""

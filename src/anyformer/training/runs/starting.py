@@ -9,7 +9,7 @@ from torch import Tensor
 from anyformer.core import ModelSpec
 from anyformer.core.plain_data import Tree
 from anyformer.data.record import SourceSpec
-from anyformer.disk import RECIPE, TOKENIZER
+from anyformer.disk import RECIPE, TOKENIZER, missing
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.interop.folder import PretrainedFolder
 from anyformer.interop.gguf_header import SUFFIX
@@ -46,8 +46,10 @@ class StartingPoint:
             return cls(path, folder.spec, folder)
         if path.is_dir():
             what = f"neither a run folder nor a Hugging Face folder: {RECIPE} or {CONFIG} is missing."
+        elif path.exists():
+            what = f"neither a folder nor a {SUFFIX} file."
         else:
-            what = f"neither a folder nor a {SUFFIX} file." if path.exists() else "there is no such folder or file."
+            raise CheckpointError(f"init_from={missing(path)}")
         raise CheckpointError(f"init_from={path}: {what}")
 
     def tensors(self) -> tuple[Mapping[str, Tensor], str]:
