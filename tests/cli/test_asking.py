@@ -85,6 +85,13 @@ def test_a_file_of_any_form_gives_texts(capsys: Capture, tmp_path: Path) -> None
     assert sum(plain[0]["probabilities"].values()) == pytest.approx(1.0)
 
 
+def test_a_label_column_is_not_read_where_only_texts_are_needed(capsys: Capture, tmp_path: Path) -> None:
+    rows = [{"text": "the cat", "labels": ["a", "b"]}, {"text": "the dog", "labels": None}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for verb, name in (("classify", "classes"), ("embed", "vectors"), ("generate", "language")):
+        assert len(lines(capsys, verb, folder(name), "--file", str(tmp_path / "x.jsonl"))) == 2
+
+
 def test_other_data_are_scored_by_the_columns_that_are_named(capsys: Capture, tmp_path: Path) -> None:
     renamed = [{"Satz": row["text"], "Art": row["label"]} for row in rows("classes")]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, renamed)))

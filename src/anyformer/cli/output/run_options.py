@@ -23,7 +23,7 @@ from anyformer.core.schema import describe
 from anyformer.core.spec import no_such_key
 from anyformer.data.record import Record
 from anyformer.data.sources.files import existing, lines
-from anyformer.data.sources.named_source import source_with
+from anyformer.data.sources.named_source import texts_with
 from anyformer.data.tokenizers.tokenizer import BROKEN
 from anyformer.disk import RECIPE, is_run_of_study
 from anyformer.errors import CheckpointError, Problem, SpecError
@@ -201,7 +201,7 @@ def records_in(
         path, options = existing(str(file)), settings.get("source", {})
         name = re.sub(r"\.(gz|zst)$", "", path.name.lower())
         if path.is_dir() or name.endswith(TABLES) or options:
-            return iter(source_with(str(file), options).records())
+            return iter(texts_with(str(file), options).records())
         return (parse(line) for _, line in lines(path) if line.strip())
     if file is None and sys.stdin.isatty():
         raise SpecError(f"there is no {what}. Write it after the run, name a file (--file FILE), or pipe lines in.")

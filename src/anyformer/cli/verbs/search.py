@@ -109,9 +109,9 @@ def _source(documents: str, options: dict[str, Any]) -> "SourceSpec":
     """The source of the documents: folders are split into paragraphs and text files into lines by default."""
     from anyformer.core import decode
     from anyformer.data.record import SourceSpec
-    from anyformer.data.sources.named_source import source_of
+    from anyformer.data.sources.named_source import texts_with
 
-    data = source_of(documents, options).to_dict()
-    if "documents" in data:
+    data = texts_with(documents, options).to_dict()
+    if "documents" in data and "documents" not in options:
         data["documents"] = "paragraph" if Path(documents).is_dir() else "line"
-    return decode(SourceSpec, {**data, **options}, "source")
+    return decode(SourceSpec, data, "source")

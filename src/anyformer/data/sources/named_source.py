@@ -119,6 +119,14 @@ def source_with(target: str | Path | SourceSpec, options: Row) -> SourceSpec:
     return decode(SourceSpec, {**source.to_dict(), **options}, "source")
 
 
+def texts_with(target: str | Path, options: Row) -> SourceSpec:
+    """The same without the columns of labels, unless the user names them: where only texts are needed, whatever these
+    columns hold is no mistake."""
+    source = source_with(target, options).to_dict()
+    unread = {"label", "tags"} - options.keys()
+    return decode(SourceSpec, {key: value for key, value in source.items() if key not in unread}, "source")
+
+
 def guess(path: str, options: Row = NOTHING) -> SourceSpec:
     """The source that reads this file, folder, two files with a comma between them, or hf://owner/name.
 
