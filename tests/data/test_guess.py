@@ -251,3 +251,13 @@ def test_a_field_that_holds_no_text_is_answered_with_what_to_write(tmp_path: Pat
     path = str(write(tmp_path / "a.jsonl", "\n".join([json.dumps({"text": value})] * 3)))
     with pytest.raises(DataError, match=f"should hold text, got a .*: data.source.{advice}"):
         peek(guess(path, {"text": "text", "label": None}))
+
+
+def test_null_leaves_a_column_out_and_changes_no_other(tmp_path: Path) -> None:
+    table = str(write(tmp_path / "a.csv", "question,answer,category\nwhy,because,a\nwho,me,b\n"))
+    assert guess(table, {"label": None}).to_dict()["target"] == "answer"
+    assert guess(table, {"target": None}).to_dict()["label"] == "category"
+    rows = str(write(tmp_path / "b.tsv", "buy this now\tspam\n" * 2 + "hello you\tham\n" * 3))
+    assert next(record.text for record in guess(rows, {"label": None}).records()) == "buy this now"
+    compared = str(write(tmp_path / "c.csv", "premise,hypothesis,label\na,b,1\nc,d,0\n"))
+    assert "label" not in guess(compared, {"label": None}).to_dict()

@@ -43,7 +43,7 @@ _TAGS, _CHOICES, _GROUPS = ("tags", "ner_tags", "pos_tags"), ("choices", "option
 def is_titled(rows: list[list[str]], options: Row) -> bool:
     if not rows or options.get("header") in ("yes", "no"):
         return options.get("header") != "no"
-    if any(not re.fullmatch(r"#?\d+", str(options[slot])) for slot in SLOTS if slot in options):
+    if any(not re.fullmatch(r"#?\d+", str(options[slot])) for slot in _named(options)):
         return True
     # a column of numbers below a word is a column with a title
     columns = zip(rows[0], zip(*rows[1:], strict=False), strict=False)
@@ -57,10 +57,17 @@ def _is_number(cell: str) -> bool:
 
 def without_conflicts(guessed: Mapping[str, str], options: Row) -> dict[str, str]:
     """The guessed columns that agree with the options: no column twice, and a target or a label, not both."""
-    taken = [options[slot] for slot in SLOTS if slot in options]
-    labelled = {"label", "tags", "choices"} & options.keys()
-    excluded = "target" if labelled else "label" if "target" in options else ""
-    return {slot: name for slot, name in guessed.items() if slot in options or (name not in taken and slot != excluded)}
+    named = _named(options)
+    taken = [options[slot] for slot in named]
+    excluded = "target" if {"label", "tags", "choices"} & named else "label" if "target" in named else ""
+    left_out = {excluded} | {slot for slot in SLOTS if slot in options} - named
+    guessed = {slot: name for slot, name in guessed.items() if slot not in left_out}
+    return {slot: name for slot, name in guessed.items() if slot in named or name not in taken}
+
+
+def _named(options: Row) -> set[str]:
+    """Slots for which the user names a column; null means that there is none."""
+    return {slot for slot in SLOTS if options.get(slot) is not None}
 
 
 def named_columns(rows: list[Any], options: Row) -> dict[str, str]:
@@ -93,7 +100,7 @@ def named_columns(rows: list[Any], options: Row) -> dict[str, str]:
 def _labelled_pair(names: Mapping[str, str], options: Row) -> dict[str, str]:
     """Text, target and label of two texts that are compared; empty if there are none or the user names others."""
     pair = next(((names[one], names[two]) for one, two in _COMPARED if one in names and two in names), None)
-    label = options.get("label") or next((names[name] for name in _RELATIONS if name in names), None)
+    label = options.get("label", next((names[name] for name in _RELATIONS if name in names), None))
     if pair is None or label is None or label in pair or {"text", "target", "tags", "choices"} & options.keys():
         return {}
     return {"text": pair[0], "target": pair[1], "label": str(label)}
