@@ -206,7 +206,7 @@ def test_labels_that_are_meant_as_words_or_numbers_are_not_reported(labels: list
     assert not findings(WordsAmongNumbers(), items)
 
 
-def test_numbers_with_a_decimal_comma_are_named_but_not_lists_of_classes() -> None:
+def test_labels_with_a_comma_are_named_if_they_are_numbers_or_several_labels() -> None:
     def records(labels: list[str]) -> list[Record]:
         return [replace(record, label=labels[n % len(labels)]) for n, record in enumerate(TEXTS)]
 
@@ -214,6 +214,7 @@ def test_numbers_with_a_decimal_comma_are_named_but_not_lists_of_classes() -> No
         "each of 3 is a class. To predict a number, write 4.2." in the_only(Labels(), records(["4,2", "3", "1,5"])).text
     )
     assert not findings(Labels(), records(["4,2", "3", "red,green"]))
+    assert "each of 2 combinations is a class of its own" in the_only(Labels(), records(["a", "b", "a,b", "b, a"])).text
 
 
 def test_labels_that_are_all_different_are_told_unless_they_are_measured() -> None:

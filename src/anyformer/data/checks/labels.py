@@ -43,6 +43,14 @@ class Labels(Check, kind="labels"):
             )
             point = commas[0].strip().replace(",", ".")
             return [self.finding(f"{text} class. To predict a number, write {point}.", places[commas[0]].where)]
+        several = [
+            label for label in counts if "," in label and all(part.strip() in counts for part in label.split(","))
+        ]
+        if several:
+            text = f"labels such as {quote(several[0])} are several labels: each of {len(several):,} combinations"
+            return [
+                self.finding(f"{text} is a class of its own, since a text has one label.", places[several[0]].where)
+            ]
         if len(counts) > total / 2:
             text = f"{len(counts):,} different labels in {total:,} records: is this the column of the label?"
             return [self.finding(text, places[label].where)]
