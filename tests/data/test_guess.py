@@ -261,3 +261,13 @@ def test_null_leaves_a_column_out_and_changes_no_other(tmp_path: Path) -> None:
     assert next(record.text for record in guess(rows, {"label": None}).records()) == "buy this now"
     compared = str(write(tmp_path / "c.csv", "premise,hypothesis,label\na,b,1\nc,d,0\n"))
     assert "label" not in guess(compared, {"label": None}).to_dict()
+
+
+def test_names_of_columns_with_spaces_are_quoted_for_the_shell(tmp_path: Path) -> None:
+    rows = "".join(f"the printer {n} is broken,{'ab'[n % 2]}\n" for n in range(20))
+    source = guess(str(write(tmp_path / "a.csv", f"Description,Issue Type\n{rows}")), {"text": "Description"})
+    assert source.warnings()[0].endswith("'data.source.label=Issue Type'")
+    padded = str(write(tmp_path / "b.csv", "id, Body ,label\n1,so good,a\n"))
+    assert next(source_with(padded, {"text": "Body"}).records()).text == "so good"
+    with pytest.raises(DataError, match=r"Say which: 'data.source.label=Issue Type'"):
+        peek(source_with(str(tmp_path / "a.csv"), {"text": "Description", "label": "Issue type"}))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar
 from warnings import warn
 
@@ -99,7 +100,8 @@ class ColumnSource(FileSource):
             values = {name: {row.get(name) for row in rows} for name in others if _are_scalars(rows, name)}
             return [
                 f"{file}: only the column {names['text']!r} is read, as plain text. The column {name!r} has "
-                f"{len(seen)} different values in {len(rows)} rows; if it is the label: data.source.label={name}"
+                f"{len(seen)} different values in {len(rows)} rows; if it is the label: "
+                f"{quote(f'data.source.label={name}')}"
                 for name, seen in values.items()
                 if 2 <= len(seen) <= len(rows) // 4
             ]
@@ -155,7 +157,8 @@ def missing(name: str, known: list[str], slot: str, where: str, what: str = "fie
     """The error for a name that does not exist, with the names that do."""
     shown = listed([key[:40] for key in known], 12)
     near = (difflib.get_close_matches(name, known, 1) or known[:1] or ["NAME"])[0]
-    return DataError(f"{where}: no {what} {name!r}; there is {shown or 'none'}. Say which: data.source.{slot}={near}")
+    option = quote(f"data.source.{slot}={near}")
+    return DataError(f"{where}: no {what} {name!r}; there is {shown or 'none'}. Say which: {option}")
 
 
 def _reach(row: Mapping[str, Any], name: str, slot: str, where: str) -> Any:

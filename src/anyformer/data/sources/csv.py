@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 from statistics import median
 from typing import Any, Literal
 
@@ -82,7 +83,8 @@ class CSV(ColumnSource, kind="csv"):
         numbers = {slot: _number(name) for slot, name in chosen(self).items()}
         if self.header != "auto" or None in numbers.values() or not probably_header(sample):
             return super().warnings()
-        titles = [f"data.source.{slot}={sample[0][number - 1].strip()}" for slot, number in numbers.items() if number]
+        named = {slot: sample[0][number - 1] for slot, number in numbers.items() if number}
+        titles = [quote(f"data.source.{slot}={title}") for slot, title in named.items()]
         text = f"{file}:1: the first row ({', '.join(sample[0])}) is probably a header, but is read as a record."
         return [f"{text} If it is one: data.source.header=yes {' '.join(titles)}", *super().warnings()]
 
@@ -141,8 +143,9 @@ def _number(name: str) -> int | None:
 
 
 def _place(name: str, slot: str, first: list[str], titled: bool, where: str) -> int:
-    if titled and name in first:
-        return first.index(name)
+    titles = first if name in first else [title.strip() for title in first]  # the command line drops spaces around it
+    if titled and name in titles:
+        return titles.index(name)
     number = _number(name)
     if number is None:
         raise missing(name, first, slot, where, "column")
