@@ -271,3 +271,10 @@ def test_names_of_columns_with_spaces_are_quoted_for_the_shell(tmp_path: Path) -
     assert next(source_with(padded, {"text": "Body"}).records()).text == "so good"
     with pytest.raises(DataError, match=r"Say which: 'data.source.label=Issue Type'"):
         peek(source_with(str(tmp_path / "a.csv"), {"text": "Description", "label": "Issue type"}))
+
+
+def test_labelled_lines_of_fasttext_are_named_with_the_way_to_a_table(tmp_path: Path) -> None:
+    text = "__label__good so nice\n__label__bad so sad\n"
+    (warning,) = guess(str(write(tmp_path / "a.txt", text))).warnings()
+    assert r"sed -E 's/^__label__([^ ]+) /\1\t/'" in warning
+    assert not guess(str(write(tmp_path / "b.txt", text + "a line\n"))).warnings()

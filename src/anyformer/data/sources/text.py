@@ -2,11 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from shlex import quote
 
 from anyformer.core import Count
 from anyformer.data.record import Record
-from anyformer.data.sources.files import Documents, FileSource, check_encoding, documents, existing, kept, readable
+from anyformer.data.sources.files import (
+    Documents,
+    FileSource,
+    check_encoding,
+    documents,
+    existing,
+    kept,
+    lines,
+    readable,
+)
+
+SAMPLE, FASTTEXT = 20, "__label__"
+"""Lines that are looked at, and what a line of labelled text for fastText begins with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +59,13 @@ class Text(FileSource, kind="text"):
 
     def files(self) -> dict[str, Path]:
         return {"": readable(existing(self.path))}
+
+    def warnings(self) -> list[str]:
+        numbered = islice(lines(existing(self.path), self.encoding, self.on_error), SAMPLE)
+        start = [line for _, line in numbered if line.strip()]
+        if not start or not all(line.startswith(FASTTEXT) for line in start):
+            return []
+        command = rf"sed -E 's/^{FASTTEXT}([^ ]+) /\1\t/' {quote(self.path)} > labelled.tsv"
+        return [
+            f"{self.path}: each line begins with a label of fastText, and is read as plain text. A table: {command}"
+        ]
