@@ -1,6 +1,6 @@
 """A recurrence beside a linear path, which lets gradients pass many layers without nonlinearities.
 
-[f'; h'] = layer([f; h]) :  f' = W [f; h] ,  h' = part(f')          (Zhou et al., arXiv 1606.04199, section 3.1)
+[f'; h'] = layer([f; h]) :  f' = W [f; h] + b ,  h' = part(f')          (Zhou et al., arXiv 1606.04199, section 3.1)
 The stream has f in its first half and h in the second, so the branch is joined by `replace`. The path from f of the
 first layer to f of the last is a product of matrices.
 """

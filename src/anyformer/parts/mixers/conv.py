@@ -1,6 +1,6 @@
 """A convolution over the sequence: every token and its neighbours through one matrix.
 
-y_t = b + sum_{j<k} W_j x_{t + j r - before}          k d^2 + d weights; causal, or as far to either side
+y_t = phi(b + sum_{j<k} W_j x_{t + j r - before})      k d^2 + d weights; causal, or as far to either side
 Dilated by r = 1, k, k^2, .. from layer to layer, L layers see k^L tokens: O(log T) steps between any two.
 """
 

@@ -1,6 +1,6 @@
 """A gated convolution: one half of the output gates the other.
 
-[a; g] = W [x_{t-k+1} .. x_t] + b ;  y_t = a sigmoid(g)          (ConvS2S, arXiv 1705.03122; arXiv 1612.08083)
+[a; g] = b + sum_{j<k} W_j x_{t + j r - before} ;  y_t = a sigmoid(g)      (ConvS2S, arXiv 1705.03122; arXiv 1612.08083)
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Gated linear attention: softmax-free attention whose memory is one [c, c] matrix for each head.
 
-S_t = diag(a_t) S_{t-1} + k_t v_t^T ;  y_t = q_t S_t ;  a_t = sigmoid(W_a x_t)^(1/tau)        (arXiv 2312.06635, eq. 3)
+S_t = diag(a_t) S_{t-1} + k_t v_t^T ;  y_t = q_t S_t / sqrt(c) ;  a_t = sigmoid(W_a x_t)^(1/tau)     (arXiv 2312.06635)
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Longformer's attention: a window for most tokens, and global tokens with projections of their own.
 
-token i:   y_i = softmax over |i - j| < window and j < tokens of (scale q_i . k_j) v_j
+token i:   y_i = softmax over |i - j| < window or j < tokens of (scale q_i . k_j) v_j
 global g:  y_g = softmax over all j of (scale q'_g . k'_j) v'_j ,  q', k', v' by other matrices      (arXiv 2004.05150)
 With equal projections it is `attention` with the mask `window` or `global_tokens`.
 """
