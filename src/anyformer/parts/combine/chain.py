@@ -19,7 +19,7 @@ class ChainStep(Spec):
     """One of several parts that run one after the other."""
 
     part: PartSpec
-    """What the step does."""
+    """The part that runs in this step."""
     norm: NormSpec | None = None
     """Normalises the input of the part."""
     expansion: Positive | None = None

@@ -27,7 +27,7 @@ class LoRA(PartSpec, kind="lora"):
     sources = ("self", "memory")
 
     part: PartSpec
-    """The inner part."""
+    """The part whose matrices get an update."""
     rank: Count = 8
     """Rank of the update: the width between A and B."""
     alpha: Positive = 16.0

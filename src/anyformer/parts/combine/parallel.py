@@ -19,7 +19,7 @@ class Lane(Spec):
     """One of several parts that read the same input."""
 
     part: PartSpec
-    """What the lane does."""
+    """The part that runs in this lane."""
     expansion: Positive | None = None
     """Output width as a multiple of the model width, for parts that can change the width (conv, separable_conv, lstm,
     ...); the width of the sum if not given."""

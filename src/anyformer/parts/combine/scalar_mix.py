@@ -19,7 +19,7 @@ class ScalarMix(PartSpec, kind="scalar_mix"):
     sources = ("self", "memory")
 
     parts: tuple[PartSpec, ...]
-    """The layers."""
+    """The parts in order; each reads the output of the one before."""
 
     def check(self) -> None:
         if not self.parts:

@@ -21,7 +21,7 @@ class Shifted(PartSpec, kind="shifted"):
     sources = ("self", "memory")
 
     part: PartSpec
-    """The inner part."""
+    """The part whose matrices get a shift of their input."""
 
     def build(self, site: Site) -> "ShiftedPart":
         with at("part"):

@@ -20,7 +20,7 @@ class Unidirectional(PartSpec, kind="unidirectional"):
     sources = ("self", "memory")
 
     part: PartSpec
-    """The inner part."""
+    """The causal part, such as rnn, lstm, gru or mamba."""
     direction: Literal["ahead", "back"] = "ahead"
     """ahead: from the first token to the last; back: from the last to the first."""
 

@@ -21,7 +21,7 @@ class WithPositions(PartSpec, kind="with_positions"):
     position: PositionSpec
     """A scheme that acts on token vectors: sinusoidal, learned, concatenate."""
     part: PartSpec
-    """The inner part."""
+    """The part that reads its input with positions."""
 
     def build(self, site: Site) -> "WithPositionsPart":
         position = self.position.build_vectors(site, Heads(1, site.dim))

@@ -25,7 +25,7 @@ class Factorized(EmbeddingSpec, kind="factorized"):
     bias: bool = False
     """Adds a learned bias when lifting; a tied head does not use it."""
     scale: Literal["one", "sqrt_dim"] = "one"
-    """Multiplies the token vectors: by nothing, or by sqrt(dim)."""
+    """Factor on the token vectors: 1, or sqrt(dim)."""
 
     @classmethod
     def examples(cls) -> "tuple[Factorized, ...]":

@@ -18,7 +18,7 @@ class Plain(EmbeddingSpec, kind="plain"):
     """A vector for each token."""
 
     scale: Literal["one", "sqrt_dim"] = "one"
-    """Multiplies the vectors: by nothing, or by sqrt(dim) as the first Transformer did."""
+    """Factor on the token vectors: 1, or sqrt(dim) as in the first Transformer."""
 
     def build(self, site: Site, vocab: int) -> "PlainModule":
         return PlainModule(self, vocab, site.dim)

@@ -23,7 +23,7 @@ class Capped(HeadSpec, kind="capped"):
     head: HeadSpec
     """The head that scores the words."""
     cap: Positive = 15.0
-    """The limit."""
+    """Upper bound of the absolute value of a logit."""
 
     def check(self) -> None:
         if not self.head.scores_words:

@@ -1,6 +1,6 @@
 """A class for each sequence: one vector by a pool, then a linear layer.
 
-logits = W_y dropout(tanh(W p + b)) + c,  p = pool(h); the tanh layer only where asked for.
+logits = W_y dropout(tanh(W p + b)) + c,  p = pool(h); the tanh layer only if `hidden` is given.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class MaskedWordsHead(HeadSpec, kind="masked_words"):
     scores_words = True
 
     activation: Activation = "gelu"
-    """Activation of the layer."""
+    """Activation of the layer before the table."""
     eps: Positive = 1e-12
     """Keeps the layer norm's division finite."""
 

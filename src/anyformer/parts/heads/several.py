@@ -17,9 +17,9 @@ class Several(HeadSpec, kind="several"):
     """Several heads on one stack, by name."""
 
     heads: dict[str, HeadSpec]
-    """The heads."""
+    """Name -> head; all read the hidden states of the same stack."""
     main: str
-    """The one whose output the model gives."""
+    """Name of the head whose output is the output of the model."""
 
     def check(self) -> None:
         if self.main not in self.heads:

@@ -1,6 +1,6 @@
 """A class for each token: tags of words, the ends of an answer, ELECTRA's replaced or not.
 
-logits_t = W_y dropout(phi(W h_t + b)) + c; the layer in between only where asked for          (arXiv 2003.10555)
+logits_t = W_y dropout(phi(W h_t + b)) + c; the hidden layer only if `hidden` is given         (arXiv 2003.10555)
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class TokenClassifier(HeadSpec, kind="token_classifier"):
     classes: Count
     """Number of classes; 1 for a score."""
     hidden: Count | None = None
-    """Width of a layer in between; none if not given."""
+    """Width of a hidden layer before the last one; no hidden layer if not given."""
     activation: Activation = "gelu"
-    """Activation of that layer."""
+    """Activation of the hidden layer."""
     dropout: Chance = 0.0
     """Dropout on the input of the last layer."""
 

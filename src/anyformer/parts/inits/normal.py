@@ -13,7 +13,7 @@ from anyformer.core import InitSpec, Matrix, Positive, Role
 
 @dataclass(frozen=True, kw_only=True)
 class NormalInit(InitSpec, kind="normal"):
-    """One normal distribution for every matrix, narrower for what feeds the residual stream if asked."""
+    """One normal distribution for every matrix, narrower for output projections of residual branches if so set."""
 
     deviation: Positive = 0.02
     """Standard deviation."""

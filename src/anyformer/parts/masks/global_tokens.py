@@ -18,7 +18,7 @@ class GlobalTokens(MaskRule, kind="global_tokens"):
     symmetric = True
 
     tokens: Count = 1
-    """How many are global, in blocks."""
+    """Number of global tokens, counted in blocks."""
     block: Count = 1
     """Tokens per block."""
 

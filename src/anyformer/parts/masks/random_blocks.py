@@ -25,7 +25,7 @@ class RandomBlocks(MaskRule, kind="random_blocks"):
     block: Count = 64
     """Tokens per block."""
     seed: Amount = 0
-    """Another seed, other links."""
+    """Seed that the links are drawn from."""
 
     def allows(self, q: Marks, k: Marks) -> Tensor:
         a, b = (marks.position.to(torch.int64) // self.block for marks in (q, k))

@@ -29,7 +29,7 @@ class RandomKeys(MaskRule, kind="random_keys"):
     block: Count = 1
     """Tokens per block; the queries of a block share their keys."""
     seed: Amount = 0
-    """Another seed, other keys."""
+    """Seed that the keys are drawn from."""
 
     def check(self) -> None:
         if self.length is not None and self.length % self.block:

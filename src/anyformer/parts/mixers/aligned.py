@@ -29,7 +29,7 @@ class Aligned(PartSpec, kind="aligned"):
 
     @classmethod
     def examples(cls) -> "tuple[Aligned, ...]":
-        return ()  # it does not ask what comes in, so that a norm before it never learns: whole models are tested
+        return ()  # the output does not depend on x, so a norm before it has no gradient; tested in whole models
 
 
 class Columns(NamedTuple):

@@ -38,7 +38,8 @@ class Linformer(PartSpec, kind="linformer"):
     rank: Count = 128
     """Slots that all keys and values of a head are projected to."""
     share: Literal["none", "heads", "key_value", "layers"] = "heads"
-    """One E and one F for each head; for all heads; one matrix for both; the same one in every layer."""
+    """What shares a projection. none: each head has matrices E for keys and F for values; heads: all heads share one E
+    and one F; key_value: one matrix is both E and F; layers: all layers share that matrix."""
 
     def build(self, site: Site) -> "LinformerPart":
         if site.causal:

@@ -22,7 +22,8 @@ class LuongAttention(PartSpec, kind="luong_attention"):
     sources = ("memory",)
 
     score: Literal["dot", "general"] = "dot"
-    """The product as it is, which needs an encoder as wide as the decoder, or with a matrix between."""
+    """dot: the product of state and source vector, which needs an encoder as wide as the decoder; general: with a
+    learned matrix between both."""
 
     def build(self, site: Site) -> "LuongAttentionPart":
         if self.score == "dot" and site.memory_dim not in (None, site.dim):

@@ -33,7 +33,7 @@ class Mamba2(PartSpec, kind="mamba2"):
     states: Count = 128
     """States of each channel."""
     groups: Count = 1
-    """Inputs and outputs (B and C), each shared by as many heads."""
+    """Number of vectors B and C of a token, each shared by an equal number of heads."""
     taps: Count = 4
     """Tokens that the short convolution reaches over."""
     eps: Positive = 1e-5

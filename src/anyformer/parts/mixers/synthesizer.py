@@ -46,7 +46,8 @@ class Synthesizer(PartSpec, kind="synthesizer"):
     rank: Count = 16
     """Rank of each head's table, for factorized_random."""
     combine: Literal["alone", "plus", "plus_alpha"] = "alone"
-    """No dot products of queries and keys; added to them; or averaged with them, with a learned weight."""
+    """Use of dot products of queries and keys. alone: none; plus: they are added to the scores; plus_alpha: they are
+    averaged with the scores, with a learned weight."""
     scale: Positive | None = None
     """Factor on the dot products; 1 / sqrt(head_dim) if not given."""
     position: T5Bias | None = None

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turn with their place, so that a score sees only the distance.
+"""Rotary positions: queries and keys are rotated by their position, so that a score depends only on the distance.
 
 (x_1, x_2) -> (x_1 cos a - x_2 sin a, x_2 cos a + x_1 sin a),  a = t base^(-2k/c)          (arXiv 2104.09864)
 """
@@ -15,7 +15,7 @@ from anyformer.ops.fused import rotate
 
 @dataclass(frozen=True, kw_only=True)
 class Rope(PositionSpec, kind="rope"):
-    """Rotary positions: queries and keys turn with their place."""
+    """Rotary positions: pairs of channels of queries and keys are rotated by angles that grow with the position."""
 
     base: Positive = 10_000.0
     """The slowest wave has a period of about 2 pi base tokens."""
@@ -34,6 +34,6 @@ class RopeModule(Position):
         self.base, self.c = spec.base, channels
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        # not a buffer: one would be rounded with a model that goes to half precision, and turn by wrong angles
+        # not a buffer: one would be rounded with a model that goes to half precision, and rotate by wrong angles
         frequency = self.base ** (torch.arange(0, -self.c, -2, device=x.device) / self.c)
         return rotate(x, positions, frequency)

@@ -26,7 +26,7 @@ class T5Bias(PositionSpec, kind="t5_bias"):
     max_distance: Count = 128
     """All distances from here on fall into the last bucket."""
     share: str = "t5_bias"
-    """Layers of a stack with the same tag have one table between them; empty: a table for each layer."""
+    """Layers of a stack with the same tag share one table; empty: each layer has its own."""
 
     def check(self) -> None:
         if self.buckets % 2:

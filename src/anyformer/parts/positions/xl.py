@@ -24,7 +24,7 @@ class XL(PositionSpec, kind="xl"):
     base: Positive = 10_000.0
     """The slowest wave has a period of about 2 pi base tokens."""
     share: str | None = None
-    """Layers of a stack with the same tag have one u and v between them; each has its own if not given."""
+    """Layers of a stack with the same tag share one u and one v; each layer has its own if not given."""
 
     def build(self, site: Site, heads: Heads) -> "XLModule":
         if site.dim % 2:
