@@ -17,7 +17,7 @@ MATRICES: dict[Role, int] = {"query": 4, "key": 4, "value": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class FixupInit(InitSpec, kind="fixup"):
-    """He initialisation scaled down with depth, where the last matrix of a branch starts at 0; for models without norms."""
+    """He initialisation scaled down with depth, with the last matrix of a branch at 0; for models without norms."""
 
     embeddings: Literal["one", "rsqrt_width"] = "one"
     """Standard deviation of embeddings: 1, or 1 / sqrt(their width) for a tied head that does not scale its logits."""
