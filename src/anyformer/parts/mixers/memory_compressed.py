@@ -21,6 +21,7 @@ from anyformer.core.masks import Causal
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys, KeyValueCache
+from anyformer.ops.padding import take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ class MemoryCompressedPart(Part):
         inner = Frame(positions=slots, valid=blocks.ready, layout=RaggedCursor(state.blocks.max_len))
         keys = state.blocks.append(*self._compress(k, v, blocks), inner)
         last = order[:, order.shape[1] - recent :]
-        k, v = (_take(y, last).to(state.k.dtype) for y in (k, v))
+        k, v = (take(y, last).to(state.k.dtype) for y in (k, v))
         keys = keys._replace(marks=Marks(self._ends(keys.marks.position)))
         return keys, CompressedCache(state.blocks, k, v, position.gather(1, last))
 
@@ -157,7 +158,7 @@ class MemoryCompressedPart(Part):
         first, pairs = self._is_first(blocks.ends)[..., None], ((k, self.compress_k), (v, self.compress_v))
         results = []
         for y, compress in pairs:
-            tokens = _take(y, blocks.columns.flatten(1)).unflatten(1, (-1, self.stride))  # [b n s d]
+            tokens = take(y, blocks.columns.flatten(1)).unflatten(1, (-1, self.stride))  # [b n s d]
             results.append(self._heads(torch.where(first, tokens[:, :, -1], compress(tokens.flatten(2)))))
         return results[0], results[1]
 
@@ -183,8 +184,3 @@ class MemoryCompressedPart(Part):
         pairs = sum(self.rule.pairs(number, keys) for number in queries) - (end - tokens) * keys
         products = 4 * call.batch * self.h * self.c * pairs  # a score and a weighted value in every head
         return products, 2 * products
-
-
-def _take(x: Tensor, columns: Tensor) -> Tensor:
-    """Tokens [b n d] of x [b t d]."""
-    return x.gather(1, columns[..., None].expand(-1, -1, x.shape[-1]))

@@ -19,6 +19,7 @@ from anyformer.core.part import Heads, PositionSpec
 from anyformer.errors import SpecError
 from anyformer.ops.attention.attend import Taps, attend
 from anyformer.ops.attention.call import Keys
+from anyformer.ops.padding import take
 from anyformer.parts.positions.xl import XL
 
 
@@ -107,8 +108,7 @@ class SegmentMemoryPart(Part):
     def _updated(self, seen: Tensor, positions: Tensor, state: Past) -> Past:
         """The last tokens with a position, in new tensors: a backward pass may still need the old ones."""
         order = (positions >= 0).byte().argsort(dim=1, stable=True)[:, -self.memory :]
-        x = seen.detach().gather(1, order[..., None].expand(-1, -1, seen.shape[-1]))
-        return Past(x.to(state.x.dtype), positions.gather(1, order))
+        return Past(take(seen.detach(), order).to(state.x.dtype), take(positions, order))
 
     def core_flops(self, call: Call) -> tuple[int, int]:
         keys = call.length + (self.memory if call.past else 0)  # empty slots are masked, not left out

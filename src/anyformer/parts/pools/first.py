@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Pool, PoolSpec, Site
+from anyformer.ops.padding import take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,5 +23,5 @@ class FirstModule(Pool):
             return h[:, 0]
         end = h.shape[1] - 1
         places = torch.arange(end + 1, device=h.device)
-        at = torch.where(frame.valid, places, end).amin(1)  # [b]
-        return h.gather(1, at[:, None, None].expand(-1, 1, h.shape[2]))[:, 0]
+        at = torch.where(frame.valid, places, end).amin(1, keepdim=True)  # [b 1]
+        return take(h, at)[:, 0]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Frame, Pool, PoolSpec, Site
+from anyformer.ops.padding import take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,5 +22,5 @@ class LastModule(Pool):
         if frame.valid is None:
             return h[:, -1]
         places = torch.arange(h.shape[1], device=h.device)
-        at = torch.where(frame.valid, places, 0).amax(1)  # [b]
-        return h.gather(1, at[:, None, None].expand(-1, 1, h.shape[2]))[:, 0]
+        at = torch.where(frame.valid, places, 0).amax(1, keepdim=True)  # [b 1]
+        return take(h, at)[:, 0]
