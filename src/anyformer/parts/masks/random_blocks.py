@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Amount, Count, Marks, MaskRule
-from anyformer.ops.hashing import hash_bits
+from anyformer.ops.hashing import pick_earlier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,9 @@ class RandomBlocks(MaskRule, kind="random_blocks"):
         a, b = (marks.position.to(torch.int64) // self.block for marks in (q, k))
         allowed = torch.zeros_like(a - b, dtype=torch.bool)
         for stretch in range(self.count):  # one pick for each query and key: pairs only compare them
-            allowed = allowed | (b == self._pick(a, stretch)) | (a == self._pick(b, stretch))
+            pick_of_a, pick_of_b = (pick_earlier(self.seed, block, stretch, self.count) for block in (a, b))
+            allowed = allowed | (b == pick_of_a) | (a == pick_of_b)
         return allowed
-
-    def _pick(self, block: Tensor, stretch: int) -> Tensor:
-        """The earlier block that this one picks of a stretch; -1 where there is none."""
-        enough = block >= self.count  # with fewer, a stretch is one block; compilers like constant divisors
-        start = (stretch * block // self.count).where(enough, stretch)
-        stop = ((stretch + 1) * block // self.count).where(enough, stretch + 1)
-        pick = start + hash_bits(self.seed, block, stretch) % (stop - start)
-        return pick.where(pick < block, -1)
 
     @classmethod
     def examples(cls) -> "tuple[RandomBlocks, ...]":

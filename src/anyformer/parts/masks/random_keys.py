@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyformer.core import Amount, Count, Marks, MaskRule
 from anyformer.errors import SpecError
-from anyformer.ops.hashing import hash_bits
+from anyformer.ops.hashing import hash_bits, pick_earlier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +46,11 @@ class RandomKeys(MaskRule, kind="random_keys"):
 
     def _pick(self, query: Tensor, stretch: int) -> Tensor:
         """The block that a query's block picks of a stretch of its candidates; -1 if there are too few."""
-        if self.length is not None:
-            blocks = self.length // self.block
-            start, stop = stretch * blocks // self.count, (stretch + 1) * blocks // self.count
-            return start + hash_bits(self.seed, query, stretch) % (stop - start)
-        enough = query >= self.count  # with fewer candidates each stretch is one block
-        first = (stretch * query // self.count).where(enough, stretch)
-        size = ((stretch + 1) * query // self.count).where(enough, stretch + 1) - first
-        pick = first + hash_bits(self.seed, query, stretch) % size
-        return pick.where(pick < query, -1)
+        if self.length is None:
+            return pick_earlier(self.seed, query, stretch, self.count)
+        blocks = self.length // self.block
+        start, stop = stretch * blocks // self.count, (stretch + 1) * blocks // self.count
+        return start + hash_bits(self.seed, query, stretch) % (stop - start)
 
     @classmethod
     def examples(cls) -> "tuple[RandomKeys, ...]":
