@@ -6,6 +6,21 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from anyformer.errors import SpecError
+
+
+def check_buckets(buckets: int, max_distance: int) -> None:
+    """Raises SpecError unless distances up to max_distance can be divided into this number of buckets."""
+    if buckets % 2:
+        raise SpecError(f"buckets={buckets} must be even: half of them hold one distance each.")
+    if max_distance <= buckets // 2:
+        raise SpecError(f"max_distance={max_distance} must be above buckets / 2 = {buckets // 2}.")
+
+
+def bucket_table(buckets: int, max_distance: int, two_sided: bool) -> Int[Tensor, " n"]:
+    """The bucket of each offset from -max_distance to max_distance."""
+    return bucket_of(torch.arange(-max_distance, max_distance + 1, device="cpu"), buckets, max_distance, two_sided)
+
 
 def bucket_of(offset: Int[Tensor, "*n"], buckets: int, max_distance: int, two_sided: bool) -> Int[Tensor, "*n"]:
     """The bucket of each offset (key - query). One-sided: the future is as near as the token itself."""

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core import Bias, Call, Count, Fill, Heads, Marks, Position, PositionSpec, Range, Site, param
-from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.distance_buckets import bucket_of
+from anyformer.ops.distance_buckets import bucket_table, check_buckets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +26,7 @@ class BucketedKeys(PositionSpec, kind="bucketed_keys"):
     """All distances from here on fall into the last bucket."""
 
     def check(self) -> None:
-        if self.buckets % 2:
-            raise SpecError(f"buckets={self.buckets} must be even: half of them hold one distance each.")
-        if self.max_distance <= self.buckets // 2:
-            raise SpecError(f"max_distance={self.max_distance} must be above buckets / 2 = {self.buckets // 2}.")
+        check_buckets(self.buckets, self.max_distance)
 
     def build(self, site: Site, heads: Heads) -> "BucketedKeysModule":
         return BucketedKeysModule(self, site, heads)
@@ -49,8 +45,7 @@ class BucketedKeysModule(Position):
 
     def init(self, fill: Fill) -> None:
         fill.by_role(self)
-        offsets = torch.arange(-self.reach, self.reach + 1, device="cpu")
-        self.bucket.copy_(bucket_of(offsets, self.buckets, self.reach, self.two_sided))
+        self.bucket.copy_(bucket_table(self.buckets, self.reach, self.two_sided))
 
     def bias(self, q: Tensor, k: Tensor, q_marks: Marks, k_marks: Marks) -> Bias:
         q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))

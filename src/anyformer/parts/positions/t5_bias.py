@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.core import Bias, Borrowed, Count, Fill, Heads, Marks, Position, PositionSpec, Range, Site, Table
 from anyformer.errors import SpecError
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.distance_buckets import bucket_of
+from anyformer.ops.distance_buckets import bucket_table, check_buckets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,7 @@ class T5Bias(PositionSpec, kind="t5_bias"):
     """Layers of a stack with the same tag share one table; empty: each layer has its own."""
 
     def check(self) -> None:
-        if self.buckets % 2:
-            raise SpecError(f"buckets={self.buckets} must be even: half of them hold one distance each.")
-        if self.max_distance <= self.buckets // 2:
-            raise SpecError(f"max_distance={self.max_distance} must be above buckets / 2 = {self.buckets // 2}.")
+        check_buckets(self.buckets, self.max_distance)
 
     def build(self, site: Site, heads: Heads) -> "T5BiasModule":
         return T5BiasModule(self, site, heads)
@@ -59,8 +56,7 @@ class T5BiasModule(Position):
         self.register_buffer("bucket", torch.empty(2 * self.reach + 1, dtype=torch.long), persistent=False)
 
     def init(self, fill: Fill) -> None:
-        offsets = torch.arange(-self.reach, self.reach + 1, device="cpu")
-        self.bucket.copy_(bucket_of(offsets, self.buckets, self.reach, self.two_sided))
+        self.bucket.copy_(bucket_table(self.buckets, self.reach, self.two_sided))
 
     def bias(self, q: Tensor, k: Tensor, q_marks: Marks, k_marks: Marks) -> Bias:
         q_at, k_at = (marks.position.expand(q.shape[0], -1) for marks in (q_marks, k_marks))
