@@ -46,6 +46,11 @@ def gelu_by_exponential(x: Tensor) -> Tensor:
     return (y * torch.where(y < 0, tail, 1.0 - tail)).to(x.dtype)
 
 
+def inverse_softplus(y: Tensor) -> Tensor:
+    """x with softplus(x) = y, for y > 0."""
+    return y + (-torch.expm1(-y)).log()
+
+
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": _gelu,

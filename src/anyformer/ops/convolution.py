@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from anyformer.core.frame import Frame
+from anyformer.core.frame import Frame, State
 from anyformer.ops.padding import Compact, compact, take
 
 
@@ -53,15 +53,25 @@ class ConvolutionRow(NamedTuple):
     """The permutation that moved padding to the end."""
 
 
+def padding_last(
+    x: Shaped[Tensor, "b t d"], frame: Frame, state: State | None
+) -> tuple[Shaped[Tensor, "b t d"], Bool[Tensor, "b t"] | None, Compact | None]:
+    """The tokens of a call with padding moved to the end, which of them begin a document, and the permutation if there
+    is padding."""
+    begins = frame.document_starts(x, state)
+    if frame.valid is None:
+        return x, begins, None
+    order = compact(frame.valid)
+    return take(x, order.order), None if begins is None else take(begins, order.order), order
+
+
 def laid(
     x: Shaped[Tensor, "b t d"], frame: Frame, span: Span, past: Shaped[Tensor, "b p d"] | None = None
 ) -> ConvolutionRow:
     """The row of a call. `past`: the tokens before, as many as the span reaches back."""
-    begins, length, order = frame.document_starts(x, past), x.shape[1], None
-    if frame.valid is not None:
-        order = compact(frame.valid)
-        x = take(x.masked_fill(~frame.valid[..., None], 0.0), order.order)
-        begins = None if begins is None else take(begins, order.order)
+    length = x.shape[1]
+    x = x if frame.valid is None else x.masked_fill(~frame.valid[..., None], 0.0)
+    x, begins, order = padding_last(x, frame, past)
     document = None if begins is None else begins.cumsum(1)
     if past is not None:
         x = torch.cat((past.to(x.dtype), x), dim=1)

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.convolution import last_tokens, short_conv
+from anyformer.ops.activations import inverse_softplus
+from anyformer.ops.convolution import last_tokens, padding_last, short_conv
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.padding import compact, take
+from anyformer.ops.padding import take
 from anyformer.ops.recurrence.selective_scan import selective_scan, selective_scan_flops
 
 
@@ -78,18 +79,15 @@ class MambaPart(Part):
             tensor.copy_((2 * torch.rand(tensor.shape, generator=fill.rng(name)) - 1) * bound)
         self.log_a.copy_(torch.arange(1, self.n + 1).log())
         steps = fill.log_uniform("step_bias", self.inner, self.spec.least_step, self.spec.largest_step).exp()
-        self.step_bias.copy_(steps + (-torch.expm1(-steps)).log())  # what softplus turns into these steps
+        self.step_bias.copy_(inverse_softplus(steps))
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> MambaState:
         inputs = self.conv.new_zeros(batch, self.spec.taps - 1, self.inner)
         return MambaState(inputs, self.conv.new_zeros(batch, self.n, self.inner, dtype=at_least_float32(self.conv)))
 
     def forward(self, x: Tensor, frame: Frame, state: MambaState | None = None) -> Out:
-        begins, count = frame.document_starts(x, state), None
-        if frame.valid is not None:  # the convolution reaches over valid tokens only
-            places = compact(frame.valid)
-            x, count = take(x, places.order), places.lengths
-            begins = None if begins is None else take(begins, places.order)
+        x, begins, order = padding_last(x, frame, state)  # the convolution reaches over valid tokens only
+        count = None if order is None else order.lengths
         u, z = self.enter(x).chunk(2, dim=-1)
         past = None if state is None else state.inputs
         document = None if begins is None else begins.cumsum(1)
@@ -102,7 +100,7 @@ class MambaPart(Part):
         a = -self.log_a.to(dt.dtype).exp().T
         y, h = selective_scan(u, dt, a, write, read, None if state is None else state.h, begins)
         y = self.out(((y + u * self.skip) * F.silu(z)).to(x.dtype))
-        y = y if frame.valid is None else take(y, places.back)
+        y = y if order is None else take(y, order.back)
         return Out(y, None if inputs is None else MambaState(inputs, h))
 
     def core_flops(self, call: Call) -> tuple[int, int]:

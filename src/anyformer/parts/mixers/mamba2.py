@@ -13,9 +13,10 @@ from torch import Tensor
 
 from anyformer.core import Call, Count, Fill, Frame, Linear, Memory, Out, Part, PartSpec, Positive, Site, Tap, param
 from anyformer.errors import SpecError
-from anyformer.ops.convolution import last_tokens, short_conv
+from anyformer.ops.activations import inverse_softplus
+from anyformer.ops.convolution import last_tokens, padding_last, short_conv
 from anyformer.ops.devices import at_least_float32
-from anyformer.ops.padding import compact, take
+from anyformer.ops.padding import take
 from anyformer.ops.recurrence.outer_product_scan import outer_scan, outer_scan_flops
 
 
@@ -78,7 +79,7 @@ class Mamba2Part(Part):
         self.conv.copy_((2 * torch.rand(self.conv.shape, generator=fill.rng("conv")) - 1) * self.taps**-0.5)
         self.log_a.copy_((1 + 15 * torch.rand(self.h, generator=fill.rng("log_a"))).log())
         steps = fill.log_uniform("step_bias", self.h, 0.001, 0.1).exp()
-        self.step_bias.copy_(steps + (-torch.expm1(-steps)).log())  # what softplus turns into these steps
+        self.step_bias.copy_(inverse_softplus(steps))
 
     def init_state(self, batch: int, max_len: int, memory: Memory | None = None) -> Mamba2State:
         inputs = self.conv.new_zeros(batch, self.taps - 1, sum(self.widths))
@@ -86,11 +87,8 @@ class Mamba2Part(Part):
         return Mamba2State(inputs, self.conv.new_zeros(shape, dtype=at_least_float32(self.conv)))
 
     def forward(self, x: Tensor, frame: Frame, state: Mamba2State | None = None) -> Out:
-        begins, count = frame.document_starts(x, state), None
-        if frame.valid is not None:  # the convolution reaches over valid tokens only
-            places = compact(frame.valid)
-            x, count = take(x, places.order), places.lengths
-            begins = None if begins is None else take(begins, places.order)
+        x, begins, order = padding_last(x, frame, state)  # the convolution reaches over valid tokens only
+        count = None if order is None else order.lengths
         z, u, dt = self.enter(x).split((self.inner, sum(self.widths), self.h), dim=-1)
         past = None if state is None else state.inputs
         document = None if begins is None else begins.cumsum(1)
@@ -105,7 +103,7 @@ class Mamba2Part(Part):
         y, memory = outer_scan(read, write, written, log_decay, None if state is None else state.memory, begins)
         y = (y + v * self.skip[:, None]).flatten(2)
         y = F.rms_norm(y * F.silu(z.to(y.dtype)), (self.inner,), self.gain.to(y.dtype), self.eps).to(x.dtype)
-        y = self.out(y) if frame.valid is None else take(self.out(y), places.back)
+        y = self.out(y) if order is None else take(self.out(y), order.back)
         return Out(y, None if inputs is None or memory is None else Mamba2State(inputs, memory))
 
     def core_flops(self, call: Call) -> tuple[int, int]:
