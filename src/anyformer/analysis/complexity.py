@@ -6,6 +6,7 @@ cost(n) ~ n^e ;  e is the slope of log cost over log n, by least squares.
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,17 +96,22 @@ def stacked_path(kind: Mapping[str, Any], reach: int, length: int) -> float:
     return path(*[kind] * -(-(length - 1) // reach), length=length)
 
 
-def gpu_seconds(act: Callable[[], Any], rounds: int = 5) -> float:
+def timed(
+    functions: Mapping[str, Callable[[Tensor], Any]], inputs: Sequence[Tensor], rounds: int = 5
+) -> dict[str, Any]:
+    """The figures of time: the lengths of the inputs [b t ...], and the seconds of each function on each input."""
+    times = {name: [seconds(partial(act, x), rounds) for x in inputs] for name, act in functions.items()}
+    return {TIMED: [x.shape[1] for x in inputs], **{SECONDS + name: costs for name, costs in times.items()}}
+
+
+def gpu_seconds(act: Callable[[], Any]) -> float:
     """The wall-clock time of the fastest round on a GPU, from the first launch to the end of the last kernel."""
-    act()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
+
+    def complete() -> None:
         act()
         torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+
+    return _fastest(complete, time.perf_counter, rounds=5)
 
 
 def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
@@ -113,7 +119,10 @@ def seconds(act: Callable[[], Any], rounds: int = 5) -> float:
 
     With one thread it is the CPU time of this process, which is the wall-clock time of an otherwise idle machine.
     """
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    return _fastest(act, time.process_time if torch.get_num_threads() == 1 else time.perf_counter, rounds)
+
+
+def _fastest(act: Callable[[], Any], clock: Callable[[], float], rounds: int) -> float:
     act()
     times = []
     for _ in range(rounds):

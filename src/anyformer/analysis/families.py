@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anyformer.analysis.graph import Function
@@ -47,6 +48,11 @@ def function(module: Module) -> Function:
         return y
 
     return call
+
+
+def sequences(lengths: Sequence[int], dim: int, batch: int = 1) -> list[Tensor]:
+    """Random inputs [b t d] of these lengths."""
+    return [torch.randn(batch, length, dim, generator=torch.Generator().manual_seed(0)) for length in lengths]
 
 
 def residual(*kinds: Mapping[str, Any], depth: int, dim: int, causal: bool = True) -> StackModule:

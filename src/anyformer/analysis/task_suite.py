@@ -158,13 +158,14 @@ class Effort(NamedTuple):
     """Texts of each size to answer."""
 
 
-def suite_results(folder: Path, effort: Effort = Effort()) -> dict[str, Any]:  # noqa: B008 (a tuple)
+def suite_results(folder: Path) -> dict[str, Any]:
     """Trains all families on all tasks. "params": task -> family -> parameters; "rates": task -> family -> learning
     rate; "accuracy": task -> family -> seed -> accuracy at each of `MULTIPLES`.
 
     Every family tries the same learning rates by whole runs, on a seed that is not judged; the rate with the lowest
     loss on fresh texts is taken.
     """
+    effort = Effort()
     plans = in_parallel(planned, [(task, effort.texts) for task in TASKS], folder)
     for task, plan_of_task in zip(TASKS, plans, strict=True):
         _plan_file(folder, task).write_text(json.dumps(plan_of_task), encoding="utf-8")

@@ -4,7 +4,7 @@ import torch
 
 from anyformer.analysis.claim import Decision, Figures, Measured
 from anyformer.analysis.complexity import PeakMemory, exponent, kept_bytes
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, decoder, layers
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, decoder, layers, sequences
 from anyformer.core import Frame, ModelSpec, Work, capture, cost
 from anyformer.drawing.figures import Line, Lines, Panel
 
@@ -20,7 +20,7 @@ class BatchMemory(Measured):
 
     def measure(self) -> Figures:
         attention, recurrent = layers(ATTENTION, dim=DIM), layers(RECURRENT, dim=DIM)
-        inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in LENGTHS]
+        inputs = sequences(LENGTHS, DIM)
         with capture(attention, "*.pattern"):
             written = [kept_bytes(attention, x) for x in inputs]
         return {

@@ -1,14 +1,13 @@
 """The lengths at which attention becomes the most expensive part of a Transformer, and costs more than a recurrence."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
-from anyformer.analysis.complexity import SECONDS, TIMED, operations, seconds
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, function, layers
+from anyformer.analysis.complexity import SECONDS, TIMED, operations, timed
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, RECURRENT, function, layers, sequences
 from anyformer.drawing.figures import Lines, Panel
 
 DIM, TIMED_DIM = 16, 64
@@ -37,16 +36,11 @@ class Crossovers(TimedClaim):
 
     @torch.no_grad()
     def clock(self, sizes: Sequence[int]) -> Figures:
-        rng = torch.Generator().manual_seed(0)
-        inputs = [torch.randn(1, length, TIMED_DIM, generator=rng) for length in sizes]
-        net = function(layers(FEED_FORWARD, dim=TIMED_DIM))
-        return {
-            TIMED: sizes,
-            SECONDS + "tokens with tokens": [
-                seconds(partial(F.scaled_dot_product_attention, x[:, None], x[:, None], x[:, None])) for x in inputs
-            ],
-            SECONDS + "feed-forward": [seconds(partial(net, x)) for x in inputs],
+        forwards = {
+            "tokens with tokens": lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+            "feed-forward": function(layers(FEED_FORWARD, dim=TIMED_DIM)),
         }
+        return timed(forwards, sequences(sizes, TIMED_DIM))
 
     def decide(self, figures: Figures) -> Decision:
         both = [one + other for one, other in zip(figures["feed-forward"], figures["projections"], strict=True)]

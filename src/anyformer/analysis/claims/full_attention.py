@@ -7,7 +7,7 @@ import torch
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
 from anyformer.analysis.complexity import SECONDS, TIMED, exponents, kept_bytes, operations, seconds, time_exponents
-from anyformer.analysis.families import ATTENTION, function, layers
+from anyformer.analysis.families import ATTENTION, function, layers, sequences
 from anyformer.core import capture
 from anyformer.drawing.figures import Lines, Panel
 from anyformer.models.stack import StackModule
@@ -23,7 +23,7 @@ class FullAttention(TimedClaim):
     sizes = (1024, 2048, 4096, 8192)
 
     def count(self) -> Figures:
-        stack, inputs = layers(ATTENTION, dim=DIM, causal=False), _inputs(LENGTHS)
+        stack, inputs = layers(ATTENTION, dim=DIM, causal=False), sequences(LENGTHS, DIM)
         with capture(stack, "*.pattern"):  # capturing the pattern forces the matrix to be stored
             written = [kept_bytes(stack, x) for x in inputs]
         return {
@@ -34,7 +34,7 @@ class FullAttention(TimedClaim):
         }
 
     def clock(self, sizes: Sequence[int]) -> Figures:
-        stack, inputs = layers(ATTENTION, dim=DIM, causal=False), _inputs(sizes)
+        stack, inputs = layers(ATTENTION, dim=DIM, causal=False), sequences(sizes, DIM)
         return {
             TIMED: sizes,
             SECONDS + "matrix written": [_seconds(stack, x, written=True) for x in inputs],
@@ -58,10 +58,6 @@ class FullAttention(TimedClaim):
             Lines("Memory for the backward pass", "tokens n", "bytes", memory, log_x=True, log_y=True),
             Lines("Time of a forward pass", "tokens n", "seconds", times, log_x=True, log_y=True),
         ]
-
-
-def _inputs(lengths: Sequence[int]) -> list[torch.Tensor]:
-    return [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)) for length in lengths]
 
 
 @torch.no_grad()

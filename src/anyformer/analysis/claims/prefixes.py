@@ -3,14 +3,13 @@
 y_t = softmax(q_t K_1..t^T) V_1..t for t = 1..T takes T calls; the mask computes all rows in one.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
-from anyformer.analysis.complexity import SECONDS, TIMED, seconds
+from anyformer.analysis.complexity import SECONDS, TIMED, timed
 from anyformer.core import Causal, Full, Marks, MaskRule
 from anyformer.drawing.figures import Lines, Panel
 from anyformer.ops.attention.attend import dispatch
@@ -32,10 +31,7 @@ class Prefixes(TimedClaim):
 
     @torch.no_grad()
     def clock(self, sizes: Sequence[int]) -> Figures:
-        ways: dict[str, Callable[[Tensor], Tensor]] = {PREFIXES: by_prefix, MASKED: masked}
-        inputs = [_input(length) for length in sizes]
-        times = {SECONDS + name: [seconds(partial(way, x)) for x in inputs] for name, way in ways.items()}
-        return {TIMED: sizes, **times}
+        return timed({PREFIXES: by_prefix, MASKED: masked}, [_input(length) for length in sizes])
 
     def decide(self, figures: Figures) -> Decision:
         times = ratios(figures)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
-from anyformer.analysis.complexity import SECONDS, TIMED, seconds
+from anyformer.analysis.complexity import SECONDS, TIMED, timed
 from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
 from anyformer.drawing.figures import Bars, Lines, Panel
 from anyformer.models.stack import RecomputedLayers, StackModule, recompute
@@ -36,10 +36,8 @@ class Recomputation(TimedClaim):
         return {**again, **{f"operations, {name}": _operations(CHOICES[name]) for name in TIMES}}
 
     def clock(self, sizes: Sequence[int]) -> Figures:
-        inputs = [_input(length, TIMED_DIM) for length in sizes]
-        stacks = {name: _stack(CHOICES[name], TIMED_DIM) for name in TIMES}
-        times = {SECONDS + name: [seconds(partial(_step, one, x)) for x in inputs] for name, one in stacks.items()}
-        return {TIMED: sizes, **times}
+        steps = {name: partial(_step, _stack(CHOICES[name], TIMED_DIM)) for name in TIMES}
+        return timed(steps, [_input(length, TIMED_DIM) for length in sizes])
 
     def decide(self, figures: Figures) -> Decision:
         work = {name: figures[f"operations, {name}"] / figures["operations, none"] for name in TIMES[1:]}

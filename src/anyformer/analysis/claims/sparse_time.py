@@ -1,14 +1,13 @@
 """Time of BigBird's attention against the length: near, global and random blocks of 64 tokens (arXiv 2007.14062)."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
-from anyformer.analysis.complexity import SECONDS, TIMED, exponents, operations, seconds, time_exponents
-from anyformer.analysis.families import ATTENTION, function, layers
+from anyformer.analysis.complexity import SECONDS, TIMED, exponents, operations, time_exponents, timed
+from anyformer.analysis.families import ATTENTION, function, layers, sequences
 from anyformer.drawing.figures import Lines, Panel
 
 DIM, BLOCK, LENGTHS = 64, 64, (4096, 8192)
@@ -36,14 +35,8 @@ class SparseTime(TimedClaim):
 
     @torch.no_grad()
     def clock(self, sizes: Sequence[int]) -> Figures:
-        rng = torch.Generator().manual_seed(0)
-        inputs = [torch.randn(1, length, DIM, generator=rng) for length in sizes]
         forwards = {name: function(layers(kind, dim=DIM, causal=False)) for name, kind in KINDS.items()}
-        times = {
-            SECONDS + name: [seconds(partial(forward, x), rounds=3) for x in inputs]
-            for name, forward in forwards.items()
-        }
-        return {TIMED: sizes, **times}
+        return timed(forwards, sequences(sizes, DIM), rounds=3)
 
     def decide(self, figures: Figures) -> Decision:
         grows, slows = exponents(figures, "lengths"), time_exponents(figures)

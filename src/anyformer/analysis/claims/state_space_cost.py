@@ -1,13 +1,12 @@
 """Operations, memory and time of a state-space layer and of attention against the length."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
-from anyformer.analysis.complexity import SECONDS, TIMED, exponents, kept_bytes, operations, seconds, time_exponents
-from anyformer.analysis.families import ATTENTION, STATE_SPACE, function, layers
+from anyformer.analysis.complexity import SECONDS, TIMED, exponents, kept_bytes, operations, time_exponents, timed
+from anyformer.analysis.families import ATTENTION, STATE_SPACE, function, layers, sequences
 from anyformer.core import nbytes
 from anyformer.drawing.figures import Lines, Panel
 
@@ -29,18 +28,14 @@ class StateSpaceCost(TimedClaim):
         for name, kind in KINDS.items():
             stack = layers(kind, dim=DIM)
             costs[f"operations, {name}"] = [operations(kind, dim=DIM, length=length)[1] for length in LENGTHS]
-            costs[f"bytes, {name}"] = [kept_bytes(stack, x) for x in _inputs(LENGTHS)]
+            costs[f"bytes, {name}"] = [kept_bytes(stack, x) for x in sequences(LENGTHS, DIM)]
             costs[f"state bytes, {name}"] = [nbytes(stack.init_state(1, length)) for length in LENGTHS]
         return {"lengths": LENGTHS, **costs}
 
     @torch.no_grad()
     def clock(self, sizes: Sequence[int]) -> Figures:
         forwards = {name: function(layers(kind, dim=TIMED_DIM)) for name, kind in KINDS.items()}
-        times = {
-            SECONDS + name: [seconds(partial(forward, x), rounds=2) for x in _inputs(sizes, TIMED_BATCH, TIMED_DIM)]
-            for name, forward in forwards.items()
-        }
-        return {TIMED: sizes, **times}
+        return timed(forwards, sequences(sizes, TIMED_DIM, TIMED_BATCH), rounds=2)
 
     def decide(self, figures: Figures) -> Decision:
         grows, slows = exponents(figures, "lengths"), time_exponents(figures)
@@ -60,7 +55,3 @@ class StateSpaceCost(TimedClaim):
             "State bytes": ("bytes", curves(figures, "lengths", KINDS, "state bytes, ")),
         }
         return [Lines(title, "tokens n", unit, some, log_x=True, log_y=True) for title, (unit, some) in lines.items()]
-
-
-def _inputs(lengths: Sequence[int], batch: int = 1, dim: int = DIM) -> list[torch.Tensor]:
-    return [torch.randn(batch, length, dim, generator=torch.Generator().manual_seed(0)) for length in lengths]

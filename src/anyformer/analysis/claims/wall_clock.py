@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.analysis.claim import Decision, Figures, TimedClaim, curves
 from anyformer.analysis.complexity import exponent, gpu_seconds, seconds
-from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual
+from anyformer.analysis.families import ATTENTION, FEED_FORWARD, function, residual, sequences
 from anyformer.core import Site, initialise
 from anyformer.drawing.figures import Lines, Panel
 from anyformer.ops.recurrence.cells import RNN_CELL, recur_loop
@@ -75,7 +75,7 @@ class WallClock(TimedClaim):
 @torch.no_grad()
 def _times(sizes: Sequence[int], device: torch.device, clock: Callable[[Callable[[], Any]], float]) -> dict[str, Any]:
     """Seconds of a forward pass of each kind of layer at each length."""
-    inputs = [torch.randn(1, length, DIM, generator=torch.Generator().manual_seed(0)).to(device) for length in sizes]
+    inputs = [x.to(device) for x in sequences(sizes, DIM)]
     block = residual(ATTENTION, FEED_FORWARD, depth=1, dim=DIM).to(device)
     recurrent = RNN().build(Site(dim=DIM))
     initialise(recurrent, Xavier(), 0)
