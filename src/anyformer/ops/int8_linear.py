@@ -82,7 +82,8 @@ def int8_linear(
     packed: Tensor | None = None,
 ) -> Float[Tensor, "*batch o"]:
     """x W^T + b. `packed`: the weights as `pack` returns them, if they were packed for this machine."""
-    if activations == "int8" and packed is not None and x.dtype == torch.float32 and not _needs_gradient(x):
+    needs_gradient = torch.is_grad_enabled() and x.requires_grad
+    if activations == "int8" and packed is not None and x.dtype == torch.float32 and not needs_gradient:
         outputs, inputs = matrix.values.shape
         both = torch.ops.aten._dyn_quant_matmul_4bit(x.reshape(-1, inputs), packed, inputs, inputs, 2 * outputs)
         high, low = both.view(*x.shape[:-1], 2, outputs).unbind(-2)
@@ -92,10 +93,6 @@ def int8_linear(
         tokens = quantise_tokens(x)
         x = (tokens.levels - tokens.zero) * tokens.step
     return F.linear(x, dequantised(matrix, x.dtype), bias)
-
-
-def _needs_gradient(x: Tensor) -> bool:
-    return torch.is_grad_enabled() and x.requires_grad
 
 
 def has_kernel() -> bool:

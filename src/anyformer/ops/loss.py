@@ -2,10 +2,10 @@
 
 loss = sum_i w_i [lse_i - (1 - s) l_{i,y_i} - s mean_v l_iv + z lse_i^2],  l_i = W h_i + b,  lse_i = log sum_v e^{l_iv}
 s smooths the labels (arXiv 1512.00567), z keeps the logits near zero (arXiv 2204.02311), and a cap bounds them:
-l <- cap tanh(l / cap) (arXiv 2408.00118). Tokens are processed in
-chunks, and each chunk's gradients are computed while its logits are in memory: the saved tensors have the sizes of h
-and W. The operator is opaque to a compiler, so that a graph does not depend on the number of chunks. On a GPU one
-kernel computes the losses and the gradient of a chunk's logits: `loss_kernel`.
+l <- cap tanh(l / cap) (arXiv 2408.00118). Tokens are processed in chunks, and each chunk's gradients are computed while
+its logits are in memory: the saved tensors have the sizes of h and W. The operator is opaque to a compiler, so that a
+graph does not depend on the number of chunks. On a GPU one kernel computes the losses and the gradient of a chunk's
+logits: `loss_kernel`.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from anyformer.core.frame import Frame
 from anyformer.core.model import LogitProduct
-from anyformer.ops.devices import TRITON, supports_triton
+from anyformer.ops.devices import TRITON, at_least_float32, supports_triton
 
 if TRITON:
     from anyformer.ops.kernels.loss_kernel import launch
@@ -156,7 +156,7 @@ _operator = torch.library.custom_op("anyformer::cross_entropy", _chunked, mutate
 
 @_operator.register_fake
 def _shapes(h: Tensor, weight: Tensor, bias: Tensor | None, *others: Any) -> Four:
-    total = h.new_empty((), dtype=torch.promote_types(h.dtype, torch.float32))
+    total = h.new_empty((), dtype=at_least_float32(h))
     inputs = (h, weight, h.new_empty(0) if bias is None else bias)
     by_h, by_weight, by_bias = (torch.empty_like(x) if others[-1] else x.new_empty(0) for x in inputs)
     return total, by_h, by_weight, by_bias
@@ -186,7 +186,7 @@ def _flops(h: torch.Size, weight: torch.Size, *others: Any, out_shape: Any) -> i
 def _in_chunks(
     h: Tensor, targets: Tensor, weights: Tensor, weight: Tensor, bias: Tensor | None, chunk: int, how: _How
 ) -> Four:
-    sums, vocab = torch.promote_types(h.dtype, torch.float32), len(weight)
+    sums, vocab = at_least_float32(h), len(weight)
     table, shift = weight.to(h.dtype), None if bias is None else bias.to(h.dtype)
     silent = weights == 0  # tokens of weight 0 may hold any values
     x, targets = h.clone().masked_fill_(silent[:, None], 0.0), targets.masked_fill(silent, 0)

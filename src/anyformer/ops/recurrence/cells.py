@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anyformer.core.module import Call
-from anyformer.ops.devices import is_empty
+from anyformer.ops.devices import at_least_float32, is_empty
 
 _UNROLLED = 32
 """Longest call that is unrolled in a compiled graph; longer calls break the graph for the fused kernel."""
@@ -106,8 +106,8 @@ def recur_loop(
 
 def zero_carry(cell: Cell, weights: Weights, x: Tensor) -> Carry:
     """The initial carry: zeros."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    return tuple(x.new_zeros(x.shape[0], weights.recurrent.shape[1], dtype=dtype) for _ in range(cell.carries))
+    units = weights.recurrent.shape[1]
+    return tuple(x.new_zeros(x.shape[0], units, dtype=at_least_float32(x)) for _ in range(cell.carries))
 
 
 def recurrence_flops(weights: Weights, call: Call) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, decode
+from anyformer.core import Frame, Linear, Out, Part, PartSpec, Site, Tap, kind_of
 from anyformer.core.part import add_losses
 from anyformer.errors import SpecError, at
 
@@ -44,7 +44,7 @@ class Bidirectional(PartSpec, kind="bidirectional"):
 
     @classmethod
     def examples(cls) -> "tuple[Bidirectional, ...]":
-        lstm, gru, look = (decode(PartSpec, {"kind": kind}) for kind in ("lstm", "min_gru", "attention"))
+        lstm, gru, look = (kind_of(PartSpec, kind)() for kind in ("lstm", "min_gru", "attention"))
         halves = cls(part=gru, reads="own_half")
         return (cls(part=lstm), cls(part=gru, merge="sum"), cls(part=look, merge="project"), halves)
 

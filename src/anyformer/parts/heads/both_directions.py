@@ -59,14 +59,14 @@ class BothDirectionsHeadModule(Head):
 
     def forward(self, h: Tensor, frame: Frame) -> Tensor:
         """Logits of each word from its neighbours; zeros for a word without any."""
-        begins = frame.document_starts(h)
-        first = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device) if begins is None else begins
-        first = F.pad(first[:, 1:], (1, 1), value=True)  # [b t+1]: no word goes over this edge
+        starts = frame.document_starts(h)
+        starts = torch.zeros(h.shape[:2], dtype=torch.bool, device=h.device) if starts is None else starts
+        edges = F.pad(starts[:, 1:], (1, 1), value=True)  # [b t+1]: no guess from one side of an edge to the other
         if frame.valid is not None:
-            first = first | F.pad(~frame.valid, (1, 0)) | F.pad(~frame.valid, (0, 1))
+            edges = edges | F.pad(~frame.valid, (1, 0)) | F.pad(~frame.valid, (0, 1))
         ahead, back = (self.sides[side](h, frame) for side in ("ahead", "back"))
-        ahead = F.pad(ahead[:, :-1], (0, 0, 1, 0)).masked_fill(first[:, :-1, None], 0.0)
-        return ahead + F.pad(back[:, 1:], (0, 0, 0, 1)).masked_fill(first[:, 1:, None], 0.0)
+        ahead = F.pad(ahead[:, :-1], (0, 0, 1, 0)).masked_fill(edges[:, :-1, None], 0.0)
+        return ahead + F.pad(back[:, 1:], (0, 0, 0, 1)).masked_fill(edges[:, 1:, None], 0.0)
 
     def named(self, name: str) -> Head:
         return self.sides.get(name, self)

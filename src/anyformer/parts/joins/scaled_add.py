@@ -7,8 +7,6 @@ from torch import Tensor
 
 from anyformer.core import Join, JoinSpec, Site
 
-HALF = math.sqrt(0.5)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledAdd(JoinSpec, kind="scaled_add"):
@@ -20,4 +18,4 @@ class ScaledAdd(JoinSpec, kind="scaled_add"):
 
 class ScaledAddModule(Join):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return (x + y) * HALF
+        return (x + y) * math.sqrt(0.5)

@@ -40,8 +40,8 @@ class AdditiveAttentionPart(Part):
 
     def forward(self, x: Tensor, frame: Frame, state: Source | None = None) -> Out:
         keys, values, valid = state or self._source(frame.memory)
-        bent = (self.query(x)[:, :, None] + keys[:, None]).tanh()  # [b t s n]
-        weights = self.pattern(shares(self.score(bent)[..., 0], frame, valid))  # [b t s]
+        hidden = (self.query(x)[:, :, None] + keys[:, None]).tanh()  # [b t s n]
+        weights = self.pattern(shares(self.score(hidden)[..., 0], frame, valid))  # [b t s]
         y = blend(weights, values)
         return Out(y if self.out is None else self.out(y), state)
 

@@ -32,7 +32,7 @@ class XL(PositionSpec, kind="xl"):
         return XLModule(self, site, heads)
 
 
-class Leanings(Module):
+class QueryBiases(Module):
     """Learned biases of all queries of a head: u for contents, v for distances."""
 
     def __init__(self, heads: Heads):
@@ -48,9 +48,9 @@ class XLModule(Position):
         self.h, self.c, self.scale = heads.number, heads.channels, heads.scale
         self.project = Linear(site.dim, heads.number * heads.channels, role="position", heads=heads.number)
         if spec.share:
-            self.leanings = site.share(spec.share, lambda: Leanings(heads))
+            self.leanings = site.share(spec.share, lambda: QueryBiases(heads))
         else:
-            self.unshared = Leanings(heads)
+            self.unshared = QueryBiases(heads)
             self.leanings = Borrowed(self.unshared)
         shape = tuple(self.leanings.module.u.shape)
         if shape != heads[:2]:
