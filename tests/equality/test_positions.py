@@ -14,6 +14,7 @@ from anyformer.parts.positions.t5_bias import T5Bias
 from anyformer.parts.positions.xl import XL
 
 
+@pytest.mark.row("PRE-19", clause="relative position bias")
 @pytest.mark.row("NAR-55", clause="buckets equal transformers' T5 for all offsets -300..300")
 @pytest.mark.row(
     "POS-08",

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from anyformer.core import Frame, HeadSpec, Memory, PartSpec
 from anyformer.models import Block, Branch, Decoder, Encoder, EncoderDecoder, Stack
-from anyformer.ops.distance_buckets import bucket_of
 from anyformer.parts.channels.glu import GLU
 from anyformer.parts.channels.mlp import MLP
 from anyformer.parts.combine.cross import Cross
@@ -122,23 +121,6 @@ def test_t5_with_source_padding_equals_hugging_face(pair: tuple[Any, Any]) -> No
     check_equal(memory.x[valid], out.encoder_last_hidden_state[valid])
     check_outputs(ours(target, Frame(memory=memory)).y, out.logits)
     check_gradients(ours, theirs, TABLE)
-
-
-@pytest.mark.row("PRE-19", clause="relative position bias")
-@pytest.mark.row("NAR-55", clause="buckets equal transformers' T5 for all offsets -300..300")
-@pytest.mark.row(
-    "POS-08",
-    clause=(
-        "bidirectional: 16 buckets per sign, 8 exact, the rest log-spaced",
-        "causal: all 32 buckets for the past, 16 exact, the rest log-spaced",
-        "buckets equal transformers' T5 function for all offsets -300..300",
-    ),
-)
-@pytest.mark.parametrize("two_sided", [False, True])
-def test_the_bucket_of_every_offset_is_theirs(transformers: ModuleType, two_sided: bool) -> None:
-    offsets = torch.arange(-300, 301)
-    theirs = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket(offsets, two_sided, 32, 128)
-    assert bucket_of(offsets, 32, 128, two_sided).tolist() == theirs.tolist()
 
 
 @pytest.mark.row("TSK-17", clause="cached logits equal uncached ones to 1e-5")
