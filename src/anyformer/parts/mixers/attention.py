@@ -37,8 +37,7 @@ class Attention(PartSpec, kind="attention"):
     mask: MaskRule | None = None
     """Which tokens see each other; a causal site adds `causal`. All tokens, or the past, if not given."""
     position: PositionSpec | None = None
-    """A scheme that acts inside attention: rope, alibi, t5_bias, bucketed_keys, shaw, xl, relative_segments or
-    in_heads."""
+    """A scheme inside attention: rope, alibi, t5_bias, bucketed_keys, shaw, xl, relative_segments or in_heads."""
     qk_norm: NormSpec | None = None
     """Normalises queries and keys over the channels of each head, before their positions."""
     dropout: Chance = 0.0

@@ -34,8 +34,7 @@ class WeightedAttention(PartSpec, kind="weighted_attention"):
     scale: Positive | None = None
     """Factor on the scores; 1 / sqrt(head_dim) if not given."""
     position: PositionSpec | None = None
-    """A scheme that acts inside attention: rope, alibi, t5_bias, bucketed_keys, shaw, xl, relative_segments or
-    in_heads."""
+    """A scheme inside attention: rope, alibi, t5_bias, bucketed_keys, shaw, xl, relative_segments or in_heads."""
     hidden: Count | None = None
     """Hidden width of the feed-forward net; 4 dim if not given."""
     activation: Activation = "relu"
