@@ -63,6 +63,8 @@ from anyformer.training.runs.session import TrainRequest, Watcher, train_folder
 
 Choice: TypeAlias = Literal["best", "last"] | int
 """A checkpoint of a run: by validation loss, the last one, or that of a step."""
+Readable: TypeAlias = str | Path | SourceSpec | None
+"""A path to records, a source of them, or None for the run's own."""
 
 
 class Run(OpenedFolder):
@@ -214,11 +216,7 @@ class Run(OpenedFolder):
         return classify(self._trained, [parse(text, self._trained) for text in texts], top)
 
     def evaluate(
-        self,
-        data: str | Path | SourceSpec | None = None,
-        metrics: Collection[str] = (),
-        limit: int | None = None,
-        split: str | None = None,
+        self, data: Readable = None, metrics: Collection[str] = (), limit: int | None = None, split: str | None = None
     ) -> ScoreTable:
         """The scores of a path to data or of a source, with a warning if the run was trained on texts of them; or of
         the run's own validation split."""
@@ -244,10 +242,7 @@ class Run(OpenedFolder):
         return Yardsticks(self.recipe.objective, train, fingerprint, cache)
 
     def records(
-        self,
-        data: str | Path | SourceSpec | None = None,
-        split: str | None = None,
-        options: Mapping[str, Any] = NOTHING,
+        self, data: Readable = None, split: str | None = None, options: Mapping[str, Any] = NOTHING
     ) -> Iterator[Record]:
         """The records of a path to data or of a source, all or those of a split; without either, of a split of the
         run's own data (default: validation). `options`: options of the source, such as the fields of text and label."""

@@ -7,8 +7,8 @@ from tests.study.small import tiny
 
 from anyformer.errors import Interrupted
 from anyformer.study.running import Outcome, RunTask
-from anyformer.study.schedule import Schedule
 from anyformer.study.study_folder import StudyFolder
+from anyformer.study.study_schedule import StudySchedule
 
 TUNING = ("study.tuning.trials=2", "study.tuning.extra=0")
 
@@ -21,7 +21,7 @@ def folders(tmp_path: Path) -> list[StudyFolder]:
     return [StudyFolder.open(tmp_path / "study" / f"steps-{steps}") for steps in (2, 4)]
 
 
-def taken(schedule: Schedule) -> list[RunTask]:
+def taken(schedule: StudySchedule) -> list[RunTask]:
     """All tasks that can start now."""
     tasks = []
     while task := schedule.take():
@@ -34,7 +34,7 @@ def described(tasks: list[RunTask]) -> list[tuple[str, str, int | None]]:
 
 
 def test_free_workers_go_on_with_the_next_budget_while_a_round_of_trials_ends(folders: list[StudyFolder]) -> None:
-    schedule = Schedule(folders, None)
+    schedule = StudySchedule(folders, None)
     trials = taken(schedule)
     assert described(trials) == [
         (steps, arm, None) for steps in ("steps-2", "steps-4") for _ in range(2) for arm in ("transformer", "lstm")
@@ -49,7 +49,7 @@ def test_free_workers_go_on_with_the_next_budget_while_a_round_of_trials_ends(fo
 
 
 def test_a_schedule_ends_when_all_runs_have_ended(folders: list[StudyFolder]) -> None:
-    schedule, count = Schedule(folders, None), 0
+    schedule, count = StudySchedule(folders, None), 0
     while tasks := taken(schedule):
         count += len(tasks)
         for task in tasks:

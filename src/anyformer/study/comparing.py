@@ -17,13 +17,13 @@ from anyformer.study.budget_curves import BudgetCurves, budget_folder, with_curv
 from anyformer.study.judging import judged_split
 from anyformer.study.planning import plan
 from anyformer.study.running import Outcome
-from anyformer.study.schedule import Schedule
 from anyformer.study.study import Arms, Match, Study, read_study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder
 from anyformer.study.study_listener import Listener, PrintedStudy
 from anyformer.study.study_pack import is_pack, unpack
 from anyformer.study.study_record import REGISTERED, timed_session
 from anyformer.study.study_results import Results
+from anyformer.study.study_schedule import StudySchedule
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.workers import jobs_of, threads_of, workers_for
 from anyformer.training.recipes.python_values import (
@@ -173,7 +173,7 @@ class _Session:
         """Tries learning rates and trains every arm with every seed, in all of these studies at the same time. `path`:
         the folder of the whole study."""
         self.listener.planned(folders)
-        schedule = Schedule(folders, self.cache)
+        schedule = StudySchedule(folders, self.cache)
         if not schedule.is_open:
             return []
         spec, arms = folders[0].spec, sum(len(folder.arms) for folder in folders)

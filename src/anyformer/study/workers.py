@@ -23,9 +23,9 @@ from anyformer.core import Spec
 from anyformer.core.discovery import built_in_class, imported_files
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_task
-from anyformer.study.schedule import Schedule
 from anyformer.study.study import StudySpec
 from anyformer.study.study_folder import whole_study
+from anyformer.study.study_schedule import StudySchedule
 from anyformer.training.runs.session import Interruption
 
 POLL_S = 0.5
@@ -34,7 +34,7 @@ POLL_S = 0.5
 class Workers(Protocol):
     """Where tasks run."""
 
-    def run(self, schedule: Schedule) -> None:
+    def run(self, schedule: StudySchedule) -> None:
         """Runs all tasks; raises `Interrupted` after a signal or at the end of the time, when everything is saved."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class ThisProcess:
     def __init__(self, folder: Path, notify: Notify):
         self.folder, self.notify = folder, notify
 
-    def run(self, schedule: Schedule) -> None:
+    def run(self, schedule: StudySchedule) -> None:
         while task := schedule.take():
             self.notify()
             schedule.finish(outcome := run_task(task, self.notify))
@@ -103,7 +103,7 @@ class Processes:
             context.Process(target=_serve, args=(place, self.inbox, self.outbox, self.stop)) for place in range(jobs)
         ]
 
-    def run(self, schedule: Schedule) -> None:
+    def run(self, schedule: StudySchedule) -> None:
         in_progress = 0
         if self._late():  # a process takes seconds to start
             raise out_of_time(self.folder)
@@ -191,7 +191,7 @@ class RayCluster:
     def __init__(self, folder: Path, notify: Notify, deadline: float | None):
         self.folder, self.notify, self.deadline = folder, notify, deadline
 
-    def run(self, schedule: Schedule) -> None:
+    def run(self, schedule: StudySchedule) -> None:
         try:
             import ray
         except ImportError:

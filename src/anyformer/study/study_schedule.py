@@ -18,7 +18,7 @@ from anyformer.study.study_folder import StudyFolder, standing
 from anyformer.study.tuning import best_rate, next_trials, trials_of
 
 
-class Schedule:
+class StudySchedule:
     """The tasks of several studies, the first study first."""
 
     def __init__(self, folders: Sequence[StudyFolder], cache: Path | None):
