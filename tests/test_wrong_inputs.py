@@ -1,5 +1,5 @@
-"""What a model answers to inputs of other types or shapes, as Python programs pass them. Not under `--shapes`, which
-refuses such inputs before the model sees them."""
+"""What models and specs answer to values of other types or shapes, as Python programs pass them. Not under `--shapes`,
+which refuses such values first."""
 
 from typing import Any
 
@@ -9,6 +9,8 @@ from tests.models.test_tokens import MODEL
 
 from anyformer.core import Frame
 from anyformer.errors import SpecError
+from anyformer.models import Block, Branch
+from anyformer.parts.mixers.attention import Attention
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,17 @@ def test_a_frame_of_other_types_or_shapes_is_named(frame: Any, complaint: str) -
 def test_a_list_of_token_ids_is_answered_with_a_tensor() -> None:
     with pytest.raises(SpecError, match=r"^tokens: must be a tensor of token ids, got list\. Write torch\.tensor"):
         MODEL.build()([[1, 2, 3]])
+
+
+def test_a_word_where_a_spec_is_expected_is_answered_with_the_classes() -> None:
+    with pytest.raises(
+        SpecError, match=r"norm: expected a NormSpec, got 'layernorm'\. Did you mean 'LayerNorm'\? Known: "
+    ):
+        Branch(part=Attention(), norm="layernorm")  # type: ignore[arg-type]
+
+
+def test_a_part_in_place_of_its_branch_is_answered_with_the_branch() -> None:
+    with pytest.raises(
+        SpecError, match=r"branches\[0\]: expected a Branch, .* Write Branch\(part=Attention\(\.\.\.\)\)\."
+    ):
+        Block(branches=(Attention(),))  # type: ignore[arg-type]

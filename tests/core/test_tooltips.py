@@ -44,20 +44,6 @@ def test_the_signature_of_a_spec_is_that_of_its_fields() -> None:
     assert list(inspect.signature(Sample).parameters) == ["temperature", "filters"]
 
 
-def test_a_word_where_a_spec_is_expected_is_answered_with_the_classes() -> None:
-    with pytest.raises(
-        SpecError, match=r"norm: expected a NormSpec, got 'layernorm'\. Did you mean 'LayerNorm'\? Known: "
-    ):
-        Branch(part=Attention(), norm="layernorm")  # type: ignore[arg-type]
-
-
-def test_a_part_in_place_of_its_branch_is_answered_with_the_branch() -> None:
-    with pytest.raises(
-        SpecError, match=r"branches\[0\]: expected a Branch, .* Write Branch\(part=Attention\(\.\.\.\)\)\."
-    ):
-        Block(branches=(Attention(),))  # type: ignore[arg-type]
-
-
 def test_a_value_of_another_type_is_named_by_diff_and_cost() -> None:
     with pytest.raises(SpecError, match=r"other: expected a spec, got 3\."):
         Attention().diff(3)  # type: ignore[arg-type]
