@@ -25,7 +25,7 @@ from anyformer.study.study import Tuning
 from anyformer.study.study_cost import Pace, announcement
 from anyformer.study.study_folder import StudyFolder
 from anyformer.study.study_listener import Listener
-from anyformer.study.study_results import rows
+from anyformer.study.study_results import MINUS, rows, signed
 from anyformer.study.tuning import edge, first_rates
 from anyformer.training import Observer, Session, Step, Watcher
 from anyformer.training.loop.feed import Feed, Loader
@@ -350,3 +350,7 @@ def test_what_is_printed_for_programs_is_json(calm: Results) -> None:
 def test_failures_that_differ_in_their_numbers_are_alike(tmp_path: Path) -> None:
     first, second, other = (RunResult(0, tmp_path, "failed", why) for why in ("step 2: wild", "step 13: wild", "full"))
     assert first.kind_of_failure == second.kind_of_failure != other.kind_of_failure
+
+
+def test_a_large_effect_is_written_without_an_exponent() -> None:
+    assert [signed(value) for value in (143.2, -8.76, 0.52)] == ["+140", f"{MINUS}8.8", "+0.52"]

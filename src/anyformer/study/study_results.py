@@ -349,7 +349,7 @@ def _judged(arm: ArmResult, look: bool) -> Row:
     if look:
         return row
     p = "" if one is None else "too few" if one.p is None else p_text(one.p).removeprefix("p ").removeprefix("= ")
-    effect = "" if one is None or one.effect is None else signed(one.effect, 2)
+    effect = "" if one is None or one.effect is None else signed(one.effect)
     return {**row, "p": p, "effect": effect, "seeds needed": needed(one.needed) if one and one.needed else ""}
 
 
@@ -376,8 +376,9 @@ def spread(interval: Interval) -> str:
     return f"{interval.value:.3f}{half}"
 
 
-def signed(value: float, digits: int = 3) -> str:
-    return f"{value:+.{digits}g}".replace("-", MINUS)
+def signed(value: float) -> str:
+    """A number with its sign and two significant digits: 143.2 -> +140."""
+    return f"{float(f'{value:.2g}'):+,g}".replace("-", MINUS)
 
 
 def number(value: float, digits: int) -> str:
