@@ -186,6 +186,7 @@ def test_a_missing_file_is_answered_with_what_is_there(tmp_path: Path) -> None:
     assert text == f"{tmp_path / 'mime.toml'}: no such file or folder. Did you mean '{tmp_path / 'mine.toml'}'?"
     assert refusal(str(tmp_path / "zebra.toml")).endswith("no such file or folder.")
     assert "Did you mean the preset 'small'?" in refusal(str(tmp_path / "nowhere" / "smal.toml"))
+    assert "preset" not in refusal(str(tmp_path / "nowhere" / "demoo.toml")), "elmo is another word"
     assert f"Did you mean the file '{tmp_path / 'mine'}.toml'?" in refusal(str(tmp_path / "mine"))
 
 

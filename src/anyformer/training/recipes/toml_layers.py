@@ -210,7 +210,7 @@ def _label(file: Path) -> str:
 
 
 def _missing(path: Path) -> str:
-    text, presets = missing(path), difflib.get_close_matches(path.stem, preset_names(), 1)
+    text, presets = missing(path), difflib.get_close_matches(path.stem, preset_names(), 1, cutoff=0.75)
     return f"{text} Did you mean the preset {presets[0]!r}?" if presets and "Did you mean" not in text else text
 
 
