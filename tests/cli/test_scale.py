@@ -7,7 +7,8 @@ import pytest
 from tests.study.test_scaling import FEW
 
 from anyformer.cli.main import main
-from anyformer.study.ladder import too_few
+from anyformer.study.ladder_spec import Ladder
+from anyformer.study.rungs import too_few
 from anyformer.study.scaling_laws import LadderPoint, laws
 
 
@@ -25,11 +26,11 @@ def test_a_rehearsal_shows_sizes_and_trains_nothing(tmp_path: Path, capsys: pyte
 def test_too_few_sizes_for_a_prediction_are_named_before_they_are_trained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scale", "small", *FEW, "--rungs", "4", "--dry-run"]) == 0
     sizes, remark = capsys.readouterr()
-    assert "needs 4 smaller sizes, here there are 3. Use rungs=5 (--rungs 5)" in remark
-    assert sizes.rstrip().endswith("trained, not predicted") and "predicted, then" not in sizes
+    assert "needs 4 smaller sizes, here there are 3. Use study.ladder.rungs=5 (--rungs 5)" in remark
+    assert "trained, not predicted\n" in sizes and "predicted, then" not in sizes
     assert main(["scale", "small", *FEW, "--rungs", "5", "--dry-run"]) == 0
     sizes, remark = capsys.readouterr()
-    assert "smaller sizes" not in remark and sizes.rstrip().endswith("predicted, then trained")
+    assert "smaller sizes" not in remark and "predicted, then trained\nwould train 5 rungs x 1 seed: " in sizes
 
 
 @pytest.mark.parametrize(
@@ -51,12 +52,12 @@ def test_several_training_lengths_allow_a_smaller_ladder(rungs: int, budgets: in
     ]
     known = laws(points)
     lacking = [law for law in (known.size, known.chinchilla, known.kaplan) if "needs" in getattr(law, "reason", "")]
-    assert (too_few(rungs, budgets) is None) == enough == (len(lacking) < 3)
+    assert (too_few(Ladder(rungs=rungs, budgets=budgets)) is None) == enough == (len(lacking) < 3)
 
 
 def test_a_ladder_without_time_exits_with_a_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scale", "small", *FEW, "--rungs", "2", "--minutes", "0", "--out", str(tmp_path / "ladder")]) == 75
-    assert "the time is up: all is saved. The same command goes on." in capsys.readouterr().err
+    assert f"the time is up: all is saved. Go on with: anyformer scale {tmp_path / 'ladder'}" in capsys.readouterr().err
 
 
 @pytest.mark.row("VIZ-10", clause=("figures of scaling laws and power laws", "a file is emitted for each figure"))
@@ -68,4 +69,6 @@ def test_a_ladder_leaves_runs_and_a_page(tmp_path: Path, capsys: pytest.CaptureF
     assert "not enough evidence" in said and "time x devices x rate" in said
     page = (out / "scale.html").read_text()
     assert page.count("<figure") == 2 and "32x2-4" in page and "<script" not in page
-    assert (out / "32x2-4" / "recipe.toml").is_file()
+    assert (out / "largest" / "32x2-4" / "seed-0" / "recipe.toml").is_file()
+    assert main(["report", str(out), "--out", str(tmp_path / "page.md")]) == 0
+    assert "| 32x2-4 |" in (tmp_path / "page.md").read_text()

@@ -10,7 +10,6 @@ from anyformer.cli.main import main
 from anyformer.cli.output.runs_table import find
 from anyformer.reporting.run_facts import RunFacts
 from anyformer.run import Run, train
-from anyformer.study.ladder import planned
 from anyformer.training import Session, Step, Watcher
 from anyformer.training.loop.budget import Observer, Progress
 
@@ -104,8 +103,3 @@ def test_a_resumed_run_stops_at_the_same_step(home: Path, messages: list[str]) -
 def test_the_word_zero_turns_early_stopping_off(home: Path) -> None:
     run = rising(home, "off", Watcher(), "train.stop=0")
     assert run.state["progress"]["step"] == 18
-
-
-def test_ladders_never_stop_early(home: Path) -> None:
-    _, rungs = planned(text(home), *TINY, rungs=2, budgets=1, cache=home / "cache")
-    assert [rung.recipe.train.stop for rung in rungs] == [0, 0]

@@ -1,7 +1,7 @@
 """The report of a ladder of sizes: predicted and measured loss, scaling laws with confidence bands, the best size."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -10,73 +10,146 @@ import numpy as np
 from markupsafe import Markup
 
 import anyformer
-from anyformer.core.readable_numbers import clock, human, human_flops
+from anyformer.core.readable_numbers import clock, counted, human, human_flops
 from anyformer.disk import store
 from anyformer.drawing.figures import Line, Lines
 from anyformer.reporting.pages import drawn, html
+from anyformer.statistics.paired import t_interval
 from anyformer.statistics.scaling import LawFit, NotEnough
-from anyformer.study.ladder import Scaled
-from anyformer.study.scaling_laws import LadderPoint
+from anyformer.study.ladder import LadderPrediction, Scaled
+from anyformer.study.scaling_laws import LadderPoint, data_points
 
 PAGE = "scale.html"
 DRAWN = 40
 """Number of points on a fitted curve."""
+HEADINGS = ("run", "weights N", "tokens D", "operations", "6 N D", "loss", "seeds", "time", "rate")
 
 
 def facts(scaled: Scaled, rate: float | None = None) -> dict[str, Any]:
     """The output of `scale --json`: the ladder, its compute, and the best size for the largest budget."""
-    best = scaled.laws.optimum(max(point.flops for point in scaled.points))
-    spent = {point.name: point.spent(rate) for point in scaled.points} if rate else {}
-    return {**scaled.to_dict(), "optimum": vars(best) if best else None, "spent_flops": spent}
+    most = max(point.flops for point in scaled.points)
+    best = {arm: laws.optimum(most) for arm, laws in scaled.laws.items()}
+    spent = {_run_name(point): point.spent(rate) for point in scaled.points} if rate else {}
+    optima = {arm: vars(optimum) if optimum else None for arm, optimum in best.items()}
+    return {**scaled.to_dict(), "optimum": optima, "spent_flops": spent}
 
 
 def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
     """The report as lines of text for the terminal."""
-    texts = [sentence(scaled)]
-    texts += [f"{name}: {_law(law)}" for name, law in scaled.laws.named().items()]
-    if best := scaled.laws.optimum(max(point.flops for point in scaled.points)):
-        size = f"{human(best.weights)} weights and {human(best.tokens)} tokens"
-        texts.append(f"for {human_flops(best.flops)} the best is {size}")
+    texts = sentences(scaled)
+    texts += [f"{label}: {_law(law)}" for label, law in _named_laws(scaled)]
+    return texts + _notes(scaled, rate)
+
+
+def sentences(scaled: Scaled) -> list[str]:
+    """The predicted and the measured loss of the largest size of each architecture."""
+    texts = [_predicted(scaled, prediction) for prediction in scaled.predictions]
+    for arm in scaled.arms:
+        if why := scaled.lacking(arm):
+            texts.append(f"No prediction{_for(arm, scaled)}: {why}.")
+    return texts
+
+
+def _predicted(scaled: Scaled, prediction: LadderPrediction) -> str:
+    text = (
+        f"{prediction.rung} was predicted to end at {prediction.loss:.4f} ({prediction.low:.4f} to "
+        f"{prediction.high:.4f}) by {prediction.law}; it "
+    )
+    off = scaled.off(prediction)
+    if off is None:
+        return f"{text}has not been trained yet."
+    loss, runs = prediction.loss * (1 + off), len(scaled.losses(prediction.rung))
+    inside = "inside" if prediction.low <= loss <= prediction.high else "outside"
+    mean = "" if runs == 1 else f", the mean of {counted(runs, 'runs')}"
+    return f"{text}ended at {loss:.4f}{mean}, {off:+.2%}, {inside} the band."
+
+
+def _notes(scaled: Scaled, rate: float | None) -> list[str]:
+    """What the laws say of each other, the best size, and the time."""
+    texts = [f"difference from {scaled.arms[0]}: {one.sentence}" for one in scaled.differences]
+    most = max(point.flops for point in scaled.points)
+    for arm, laws in scaled.laws.items():
+        if best := laws.optimum(most):
+            size = f"{human(best.weights)} weights and {human(best.tokens)} tokens"
+            texts.append(f"the best size{_for(arm, scaled)} at {human_flops(best.flops)} is {size}")
+    texts.append(f"{counted(len(scaled.points), 'runs')} in {clock(scaled.seconds)}")
     if rate:
         total = sum(point.spent(rate) for point in scaled.points)
         texts.append(f"time x devices x rate: {human_flops(total)} for the whole ladder")
     return texts
 
 
-def sentence(scaled: Scaled) -> str:
-    """The predicted and the measured loss of the largest size, in one sentence."""
-    if not scaled.predictions:
-        return f"No prediction: {scaled.lacking}."
-    last = scaled.predictions[-1]
-    off = scaled.off(last)
-    inside = last.low <= last.loss * (1 + off) <= last.high
-    return (
-        f"{last.rung} was predicted to end at {last.loss:.4f} ({last.low:.4f} to {last.high:.4f}) by {last.law}; it "
-        f"ended at {last.loss * (1 + off):.4f}, {off:+.2%}, {'inside' if inside else 'outside'} the band."
-    )
+def _for(arm: str, scaled: Scaled) -> str:
+    return f" for {arm}" if len(scaled.arms) > 1 else ""
 
 
-def write_scale_report(scaled: Scaled, rate: float | None) -> Path:
-    """Writes the report as a self-contained HTML page."""
+def _named_laws(scaled: Scaled) -> "Iterator[tuple[str, LawFit[Any] | NotEnough]]":
+    for arm, laws in scaled.laws.items():
+        for name, law in laws.named().items():
+            yield f"{arm}, {name}" if len(scaled.arms) > 1 else name, law
+
+
+def write_scale_report(scaled: Scaled, rate: float | None = None, out: Path | None = None) -> Path:
+    """Writes the report as a self-contained HTML page, or as Markdown if the name ends in .md."""
+    out = out or scaled.folder / PAGE
+    if out.suffix == ".md":
+        return store(out, scale_markdown(scaled))
     shown = {
         "name": scaled.name,
-        "sentence": sentence(scaled),
+        "sentences": sentences(scaled),
         "pictures": [(panel.title, Markup(drawn(panel.draw, panel.title))) for panel in _pictures(scaled)],
-        "laws": [(name, _law(law)) for name, law in scaled.laws.named().items()],
-        "points": [_row(point, rate) for point in scaled.points],
-        "rate": rate,
-        "notes": lines(scaled, rate)[1 + len(scaled.laws.named()) :],
+        "laws": [(label, _law(law)) for label, law in _named_laws(scaled)],
+        "headings": [*HEADINGS, *(["time × devices × rate"] if rate else [])],
+        "points": _rows(scaled, rate),
+        "notes": _notes(scaled, rate),
         "folder": shlex.quote(str(scaled.folder)),
         "version": anyformer.__version__,
     }
-    return store(scaled.folder / PAGE, html("scale", shown))
+    return store(out, html("scale", shown))
 
 
-def _row(point: LadderPoint, rate: float | None) -> list[str]:
-    cells = [point.name, human(point.weights), human(point.tokens)]
-    cells += [human_flops(point.flops), human_flops(point.estimate)]
-    cells += [f"{point.loss:.4f}", clock(point.seconds), f"{human_flops(point.rate)}/s"]
-    return [*cells, human_flops(point.spent(rate))] if rate else cells
+def scale_markdown(scaled: Scaled) -> str:
+    """The report without pictures."""
+    laws = [f"| {label} | {_law(law)} |" for label, law in _named_laws(scaled)]
+    table = [f"| {' | '.join(row)} |" for row in (HEADINGS, ["---"] * len(HEADINGS), *_rows(scaled, None))]
+    parts = [
+        f"# {scaled.name}: a ladder of sizes",
+        "\n".join(f"- {sentence}" for sentence in sentences(scaled)),
+        "\n".join(["| law | exponents |", "|---|---|", *laws]),
+        "\n".join(f"- {line}" for line in _notes(scaled, None)),
+        "\n".join(table),
+        "Weights leave embeddings and output heads out. A loss is the mean over the seeds, a time the sum.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _run_name(point: LadderPoint) -> str:
+    return f"{point.name}/seed-{point.seed}"
+
+
+def _rungs(points: Sequence[LadderPoint]) -> list[list[LadderPoint]]:
+    """The runs of each rung."""
+    rungs: dict[str, list[LadderPoint]] = {}
+    for point in points:
+        rungs.setdefault(point.name, []).append(point)
+    return list(rungs.values())
+
+
+def _loss(runs: Sequence[LadderPoint]) -> float:
+    """The mean loss over the seeds."""
+    return t_interval([run.loss for run in runs]).value
+
+
+def _rows(scaled: Scaled, rate: float | None) -> list[list[str]]:
+    """A row of the table for each rung."""
+    rows = []
+    for runs in _rungs(scaled.points):
+        first, seconds = runs[0], sum(run.seconds for run in runs)
+        cells = [first.name, human(first.weights), human(first.tokens)]
+        cells += [human_flops(first.flops), human_flops(first.estimate), f"{_loss(runs):.4f}", str(len(runs))]
+        cells += [clock(seconds), f"{human_flops(t_interval([run.rate for run in runs]).value)}/s"]
+        rows.append([*cells, human_flops(sum(run.spent(rate) for run in runs))] if rate else cells)
+    return rows
 
 
 def _law(law: "LawFit[Any] | NotEnough") -> str:
@@ -90,29 +163,36 @@ def _law(law: "LawFit[Any] | NotEnough") -> str:
 
 
 def _pictures(scaled: Scaled) -> list[Lines]:
-    longest = max(point.tokens for point in scaled.points)
-    full_length = [point for point in scaled.points if point.tokens == longest]
-    by_size = _curves(scaled.laws.size, [point.weights for point in full_length], [point.loss for point in full_length])
-    by_compute = _curves(
-        scaled.laws.compute, [point.flops for point in scaled.points], [point.loss for point in scaled.points]
-    )
-    if scaled.predictions:
-        last = scaled.predictions[-1]
-        place = next(point for point in scaled.points if point.name == last.rung)
-        for curves, x in ((by_size, place.weights), (by_compute, place.flops)):
-            curves.append(Line("predicted", [x], [last.loss], band=([last.low], [last.high])))
-    return [
-        Lines("Loss by size", "weights N", "loss on held-out text", by_size, log_x=True, log_y=True),
-        Lines("Loss by operations", "FLOP", "loss on held-out text", by_compute, log_x=True, log_y=True),
+    """The loss along the three axes: size, data (where several lengths were trained) and compute."""
+    by_size, by_data, by_compute = list[Line](), list[Line](), list[Line]()
+    for arm, laws in scaled.laws.items():
+        label, points = f"{arm}, " if len(scaled.arms) > 1 else "", [one for one in scaled.points if one.arm == arm]
+        full_length = [point for point in points if point.tokens == laws.longest]
+        by_size += _curves(label, laws.size, full_length, "weights")
+        by_compute += _curves(label, laws.compute, points, "flops")
+        by_data += _curves(label, laws.data, data_points(points), "tokens")
+        for prediction in (one for one in scaled.predictions if one.arm == arm):
+            if place := next((point for point in points if point.name == prediction.rung), None):
+                band = [prediction.low], [prediction.high]
+                for curves, x in ((by_size, place.weights), (by_compute, place.flops)):
+                    curves.append(Line(f"{label}predicted", [x], [prediction.loss], band=band))
+    y = "loss on held-out text"
+    pictures = [
+        Lines("Loss by size", "weights N", y, by_size, log_x=True, log_y=True),
+        Lines("Loss by tokens, at one size", "tokens D", y, by_data, log_x=True, log_y=True),
+        Lines("Loss by operations", "FLOP", y, by_compute, log_x=True, log_y=True),
     ]
+    return pictures if any(len(line.x) > 1 for line in by_data) else [pictures[0], pictures[2]]
 
 
-def _curves(law: "LawFit[Any] | NotEnough", sizes: Sequence[float], losses: Sequence[float]) -> list[Line]:
-    order = np.argsort(sizes)
-    measured = Line("measured", [float(sizes[index]) for index in order], [float(losses[index]) for index in order])
+def _curves(label: str, law: "LawFit[Any] | NotEnough", points: Sequence[LadderPoint], axis: str) -> list[Line]:
+    """The measured losses by size, tokens or FLOPs, and the law through them with its band."""
+    rungs = sorted(_rungs(points), key=lambda runs: float(getattr(runs[0], axis)))
+    places = [float(getattr(runs[0], axis)) for runs in rungs]
+    measured = Line(f"{label}measured", places, [_loss(runs) for runs in rungs])
     if isinstance(law, NotEnough):
         return [measured]
-    places = np.geomspace(min(sizes), max(sizes), DRAWN).tolist()
-    bands = [law.curve_at(place) for place in places]
+    shown = np.geomspace(min(places), max(places), DRAWN).tolist()
+    bands = [law.curve_at(place) for place in shown]
     edges = [band.low or band.value for band in bands], [band.high or band.value for band in bands]
-    return [measured, Line("law, 95%", places, [band.value for band in bands], theory=True, band=edges)]
+    return [measured, Line(f"{label}law, 95%", shown, [band.value for band in bands], theory=True, band=edges)]

@@ -1,20 +1,22 @@
-"""Scaling laws fitted to the points of a ladder: by weights, by FLOPs, and by weights and tokens together."""
+"""Scaling laws fitted to the points of a ladder: by weights, tokens, FLOPs, and weights and tokens together."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
-from anyformer.statistics.intervals import Interval
+from anyformer.statistics.intervals import Interval, difference_text
 from anyformer.statistics.laws import Chinchilla, Kaplan, PowerLaw, spent_flops, training_flops
 from anyformer.statistics.scaling import CHINCHILLA, KAPLAN, POWER, POWER_WITH_FLOOR, LawFit, NotEnough, fit
 
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """A run of a ladder: one size with one training length."""
+    """A run of a ladder: one size with one training length and one seed."""
 
     name: str
+    """The rung: all seeds of a size and a training length have the same name."""
     weights: int
     tokens: int
     flops: int
@@ -23,6 +25,9 @@ class LadderPoint:
     """Loss on the whole test split with the best checkpoint, or on the validation split with the last one."""
     seconds: float
     devices: int = 1
+    arm: str = ""
+    """The architecture."""
+    seed: int = 0
 
     @property
     def estimate(self) -> float:
@@ -61,8 +66,10 @@ class Laws:
     size: LawFit[PowerLaw] | NotEnough
     """L(N) of the longest runs, in the form of Kaplan et al."""
     size_with_floor: LawFit[PowerLaw] | NotEnough
+    data: LawFit[PowerLaw] | NotEnough
+    """L(D), the loss by tokens, of the largest size that was trained for several lengths."""
     compute: LawFit[PowerLaw] | NotEnough
-    """L(C), the loss by FLOPs."""
+    """L(C), the loss by FLOPs, of the rungs that no cheaper one is better than."""
     kaplan: LawFit[Kaplan] | NotEnough
     chinchilla: LawFit[Chinchilla] | NotEnough
 
@@ -96,6 +103,7 @@ class Laws:
         return {
             "size": self.size,
             "size with a floor": self.size_with_floor,
+            "data": self.data,
             "compute": self.compute,
             "kaplan": self.kaplan,
             "chinchilla": self.chinchilla,
@@ -105,25 +113,100 @@ class Laws:
 def laws(points: Sequence[LadderPoint]) -> Laws:
     """Fits all laws; those of the size alone use only the longest runs."""
     longest = max((point.tokens for point in points), default=0)
-    longest_points = [point for point in points if point.tokens == longest]
-    sizes, losses = [point.weights for point in longest_points], [point.loss for point in longest_points]
+    by_size = [point for point in points if point.tokens == longest]
+    by_data, best = data_points(points), _frontier(points)
     both = [[point.weights for point in points], [point.tokens for point in points]]
     every = [point.loss for point in points]
+    sizes, losses = [point.weights for point in by_size], [point.loss for point in by_size]
     return Laws(
         longest=longest,
         size=fit(POWER, sizes, losses),
         size_with_floor=fit(POWER_WITH_FLOOR, sizes, losses),
-        compute=fit(POWER, [point.flops for point in points], every),
+        data=fit(POWER, [point.tokens for point in by_data], [point.loss for point in by_data]),
+        compute=fit(POWER, [point.flops for point in best], [point.loss for point in best]),
         kaplan=fit(KAPLAN, both, every),
         chinchilla=fit(CHINCHILLA, both, every),
     )
+
+
+def data_points(points: Sequence[LadderPoint]) -> list[LadderPoint]:
+    """The runs of the largest size that was trained for the most lengths."""
+    lengths: dict[int, set[int]] = {}
+    for point in points:
+        lengths.setdefault(point.weights, set()).add(point.tokens)
+    size = max(lengths, key=lambda weights: (len(lengths[weights]), weights), default=0)
+    return [point for point in points if point.weights == size]
+
+
+def _frontier(points: Sequence[LadderPoint]) -> list[LadderPoint]:
+    """The runs of the rungs whose mean loss is lower than that of every cheaper rung."""
+    rungs: dict[str, list[LadderPoint]] = {}
+    for point in points:
+        rungs.setdefault(point.name, []).append(point)
+    best, kept = math.inf, list[LadderPoint]()
+    for runs in sorted(rungs.values(), key=lambda runs: runs[0].flops):
+        mean = math.fsum(run.loss for run in runs) / len(runs)
+        if mean < best:
+            best = mean
+            kept += runs
+    return kept
+
+
+@dataclass(frozen=True)
+class ExponentDifference:
+    """How an exponent of one architecture differs from that of another."""
+
+    arm: str
+    law: str
+    exponent: str
+    difference: Interval
+    """Its exponent less that of the first architecture, with its 95% interval."""
+
+    @property
+    def settled(self) -> bool:
+        """True if the interval excludes 0."""
+        low, high = self.difference.low, self.difference.high
+        return low is not None and high is not None and low * high > 0
+
+    @property
+    def sentence(self) -> str:
+        verdict = "differs" if self.settled else "not settled"
+        return (
+            f"{self.law}, {self.exponent.replace('_', ' ')}: {self.arm} {difference_text(self.difference)}, {verdict}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def exponent_differences(arm: str, laws: Laws, first: Laws) -> list[ExponentDifference]:
+    """The differences of all exponents that both architectures have; the errors of the two fits are independent."""
+    differences = []
+    for name, law in laws.named().items():
+        other = first.named()[name]
+        if isinstance(law, NotEnough) or isinstance(other, NotEnough):
+            continue
+        for exponent in _exponents(law):
+            ours, theirs = (each.band(attrgetter(exponent)) for each in (law, other))
+            value, half = ours.value - theirs.value, math.hypot(_half(ours), _half(theirs))
+            differences.append(ExponentDifference(arm, name, exponent, Interval(value, value - half, value + half)))
+    return differences
+
+
+def _half(interval: Interval) -> float:
+    assert interval.low is not None and interval.high is not None
+    return (interval.high - interval.low) / 2
+
+
+def _exponents(law: LawFit[Any]) -> list[str]:
+    return [name for name in asdict(law.law) if "exponent" in name]
 
 
 def _facts(law: "LawFit[Any] | NotEnough") -> dict[str, Any]:
     if isinstance(law, NotEnough):
         return {"lacking": law.reason}
     values = asdict(law.law)
-    exponents = {name: law.band(attrgetter(name)) for name in values if "exponent" in name}
+    exponents = {name: law.band(attrgetter(name)) for name in _exponents(law)}
     return {
         "values": values,
         "exponents": {name: asdict(interval) for name, interval in exponents.items()},

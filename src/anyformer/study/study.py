@@ -21,6 +21,7 @@ from anyformer.models.encoder import Encoder
 from anyformer.statistics.power import FEWEST
 from anyformer.study.arms import FOLDER, arm_names
 from anyformer.study.controls import Control
+from anyformer.study.ladder_spec import Ladder
 from anyformer.training.recipes.python_values import PYTHON, Target
 from anyformer.training.recipes.recipe import Recipe
 from anyformer.training.recipes.resolve import draft, name_of
@@ -93,6 +94,8 @@ class StudySpec(Spec):
     """Name -> comparison with a known outcome, which is trained first and shows whether the study can see it."""
     tuning: Tuning = Tuning()
     """Tuning of the learning rate."""
+    ladder: Ladder | None = None
+    """Sizes of every arm, for `anyformer scale`."""
     launch: Literal["local", "ray"] = "local"
     """Where runs are started: processes on this machine, or a Ray cluster that shares this folder."""
     minutes: Annotated[float, Range(low=0.0)] | None = None
@@ -172,12 +175,19 @@ Arms = Mapping[str, ModelSpec | str]
 
 
 def read_study(
-    target: Target, overrides: Sequence[str] = (), values: TomlLayers | None = None, models: Arms = MappingProxyType({})
+    target: Target,
+    overrides: Sequence[str] = (),
+    values: TomlLayers | None = None,
+    models: Arms = MappingProxyType({}),
+    *,
+    below: TomlLayers | None = None,
 ) -> Study:
     """A recipe, a preset, a path to data, a model, or a study file; overrides may begin with `study.` and `arms.` too.
 
-    `models`: arms as values, laid over the base recipe in place of its model."""
+    `models`: arms as values, laid over the base recipe in place of its model. `below`: settings that everything else
+    overrides."""
     document = draft(target, overrides, values)
+    document = document if below is None else document.on(below)
     keys = {*TABLES, *(each.name for each in fields(Recipe))}  # other unknown keys are refused by the recipe
     for key in (key for key in document.data if key not in keys):
         if near := difflib.get_close_matches(key, TABLES, 1):
@@ -190,8 +200,8 @@ def read_study(
     usual = USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS
     known = {arm for control in spec.controls.values() for arm in control.pair}
     named = [name for name in tables if name not in known]
-    names = spec.arms or tuple(models) or ((BASE, *named) if named else usual)
-    if len(names) < 2:
+    names = spec.arms or tuple(models) or ((BASE, *named) if named or spec.ladder else usual)
+    if len(names) < 2 and spec.ladder is None:
         for name in names:
             _arm(name, models, tables, base)  # a mistyped name is the mistake to report
         raise SpecError(f"study.arms: {', '.join(names)} is a single arm, but a comparison needs two. Add {BASE!r}.")
@@ -201,7 +211,7 @@ def read_study(
     _refuse_unused(document, (*names, *known))
     _refuse_lost(base, arms)
     _refuse_resized(spec, [name for name in names if INIT_FROM in tables.get(name, {})])
-    alone = replace(spec, controls={}, budgets=(), repeats=0)
+    alone = replace(spec, controls={}, budgets=(), repeats=0, ladder=None)
     controls = dict[str, Study]()
     for name, control in spec.controls.items():
         changed = overridden(base, control.recipe_changes)

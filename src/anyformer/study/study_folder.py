@@ -25,6 +25,8 @@ from anyformer.training.runs.checkpoint import is_complete, read_facts
 
 PLAN, ARMS, TUNING, LATER = "plan.json", "arms", "tuning", "downstream"
 CONTROLS = "controls"
+SMALLER, LARGEST = "smaller", "largest"
+"""Folders of the two studies of a ladder: the smaller sizes, and the largest ones."""
 FORMAT = 1
 """Format version of plan.json."""
 MOST_NAMED = 5
@@ -48,6 +50,17 @@ def whole_study(folder: Path) -> Path:
     """The folder of the study that a control or a budget belongs to; other folders are returned unchanged."""
     outer = folder.parents[1] if folder.parent.name == CONTROLS else folder.parent
     return whole_study(outer) if outer != folder and (outer / STUDY).is_file() else folder
+
+
+def is_ladder(folder: Path) -> bool:
+    """True for the folder of a ladder of sizes."""
+    return (folder / SMALLER / STUDY).is_file()
+
+
+def resuming_command(folder: Path) -> str:
+    """The command that goes on with the study or the ladder that a folder belongs to."""
+    whole = whole_study(folder)
+    return f"anyformer {'scale' if is_ladder(whole) else 'compare'} {whole}"
 
 
 class StudyFolder(OpenedFolder):

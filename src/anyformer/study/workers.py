@@ -24,7 +24,7 @@ from anyformer.core.discovery import built_in_class, imported_files
 from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError, WorkerError
 from anyformer.study.running import Notify, Outcome, RunTask, run_task
 from anyformer.study.study import StudySpec
-from anyformer.study.study_folder import whole_study
+from anyformer.study.study_folder import resuming_command
 from anyformer.study.study_schedule import StudySchedule
 from anyformer.training.runs.session import Interruption
 
@@ -62,7 +62,7 @@ def threads_of(spec: StudySpec, arms: int) -> int:
 
 def go_on(folder: Path) -> str:
     """How to continue a study that was stopped; also if it was stopped in a control or in one of several budgets."""
-    return f"all is saved. Go on with: anyformer compare {whole_study(folder)}"
+    return f"all is saved. Go on with: {resuming_command(folder)}"
 
 
 def script_defines_kinds() -> bool:
@@ -129,12 +129,12 @@ class Processes:
         if any((worker.exitcode or 0) > 0 for worker in self.workers):
             raise WorkerError(
                 f"a worker process failed; its error is printed above. Checkpoints are saved. "
-                f"Go on with: anyformer compare {whole_study(self.folder)}"
+                f"Go on with: {resuming_command(self.folder)}"
             )
         if any(worker.exitcode for worker in self.workers):
             raise WorkerError(
                 f"a worker process was killed, perhaps because memory ran out. Checkpoints are saved. "
-                f"Go on with: anyformer compare {whole_study(self.folder)} study.jobs=1"
+                f"Go on with: {resuming_command(self.folder)} study.jobs=1"
             )
         if interruption.caught:
             raise Interrupted(f"interrupted: {go_on(self.folder)}", 128 + interruption.caught)

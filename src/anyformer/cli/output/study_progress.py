@@ -20,7 +20,7 @@ from anyformer.reporting.study_report import write_study_report
 from anyformer.study.planning import Arm, plan
 from anyformer.study.study import Study, read_study
 from anyformer.study.study_cost import Pace, announcement, price_of, total
-from anyformer.study.study_folder import STUDY, StudyFolder
+from anyformer.study.study_folder import STUDY, StudyFolder, is_ladder, whole_study
 from anyformer.study.study_listener import REFRESH_S, FinishedRuns, Listener, opening
 from anyformer.study.study_pack import is_pack, refuse_other_place, unpack, write_pack
 from anyformer.study.study_results import Results, Row, narrow, rows
@@ -61,7 +61,7 @@ class StudyProgress(Listener):
         self.began = time.monotonic()
         for folder in folders:
             self.log(opening(folder, self.runs))
-            if not self.screen.quiet:
+            if not self.screen.quiet and not is_ladder(whole_study(folder.path)):
                 self.console.print(sizes(folder.arms, folder.spec.match))
         if self.console.is_terminal and not self.screen.quiet and self.display is None:
             self.display = LiveDisplay(console=self.console, refresh_per_second=4, transient=True)

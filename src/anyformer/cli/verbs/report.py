@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -18,7 +18,9 @@ from anyformer.cli.output.screen import Screen, verb
     panel="Look inside",
 )
 def report(
-    run: Annotated[Path, Argument(metavar="RUN", help="The folder of a run or a study, finished or not, or a pack.")],
+    run: Annotated[
+        Path, Argument(metavar="RUN", help="The folder of a run, a study or a ladder, finished or not, or a pack.")
+    ],
     out: Annotated[
         Path | None,
         Option(metavar="FILE", help="The file to write, .html or .md (Markdown); default: RUN/report.html."),
@@ -34,18 +36,26 @@ def report(
     from anyformer.errors import SpecError
     from anyformer.reporting.run_facts import RunFacts
     from anyformer.reporting.run_report import write_report
+    from anyformer.reporting.scale_report import facts as scale_facts
+    from anyformer.reporting.scale_report import lines, write_scale_report
     from anyformer.reporting.study_report import write_study_report
     from anyformer.study.budget_curves import results_of
-    from anyformer.study.study_folder import STUDY
+    from anyformer.study.ladder import Scaled
+    from anyformer.study.study_folder import STUDY, is_ladder
     from anyformer.study.study_pack import is_pack, unpack
     from anyformer.training.runs.session import RUNS
 
     if out is not None and out.suffix not in (".html", ".htm", ".md"):
         raise SpecError(f"--out {out}: the file name must end in .html or .md.")
     write: Callable[[Path | None], Path]
+    to_dict: Callable[[], dict[str, Any]]
     if is_pack(run):
         run = unpack(run, None, RUNS)
-    if (run / STUDY).is_file():
+    if is_ladder(run):
+        scaled = Scaled.open(run)
+        sentence, to_dict = "\n- ".join(lines(scaled)), partial(scale_facts, scaled)
+        write = partial(write_scale_report, scaled, None)
+    elif (run / STUDY).is_file():
         results = results_of(run)
         sentence = "\n- ".join([results.conclusion, *results.remarks])
         to_dict, write = results.to_dict, partial(write_study_report, results)
