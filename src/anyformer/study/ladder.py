@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from anyformer.study.study_folder import LARGEST, SMALLER, STUDY, StudyFolder
 from anyformer.study.study_listener import Listener, PrintedStudy
 from anyformer.study.study_record import seconds_spent
 from anyformer.study.study_session import StudySession, located
+from anyformer.study.workers import jobs_of
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers
 from anyformer.training.runs.checkpoint import read_facts
@@ -205,6 +207,8 @@ def _climb(path: Path, study: Study, session: StudySession) -> Scaled:
 
 def _train(path: Path, name: str, study: Study, rungs: Sequence[Rung], session: StudySession) -> None:
     """Trains rungs with all seeds, as the arms of a study inside the folder of the ladder."""
+    if jobs_of(study.spec, len(rungs)) > 1:  # workers end at about the same time if the longest runs start first
+        rungs = sorted(rungs, key=attrgetter("flops"), reverse=True)
     documents = {rung.name: TomlLayers.of(rung.recipe.to_dict(), f"rung {rung.name}") for rung in rungs}
     spec = replace(study.spec, arms=tuple(documents), match="none", ladder=None)
     (path / name).mkdir(exist_ok=True)
