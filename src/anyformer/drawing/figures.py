@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import matplotlib
 from jaxtyping import Float
@@ -60,10 +60,16 @@ class Line:
     theory: bool = False
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """Lower and upper limit at each point."""
+    paired: bool = False
+    """True for the colour of the curve before, to which this one belongs; its points are crosses."""
 
     def draw(self, axes: Axes) -> None:
-        style = {"linestyle": "--", "linewidth": 0.9} if self.theory else {"marker": "o", "markersize": 3}
-        (curve,) = axes.plot(self.x, self.y, label=self.name, **style)  # type: ignore[arg-type]
+        style: dict[str, Any] = {"marker": "x" if self.paired else "o", "markersize": 6 if self.paired else 3}
+        if self.theory:
+            style = {"linestyle": "--", "linewidth": 0.9}
+        if self.paired and axes.lines:
+            style["color"] = axes.lines[-1].get_color()
+        (curve,) = axes.plot(self.x, self.y, label=self.name, **style)
         if self.band is None:
             return
         if len(self.x) == 1:

@@ -14,10 +14,11 @@ from anyformer.core.readable_numbers import clock, counted, human, human_flops
 from anyformer.disk import store
 from anyformer.drawing.figures import Line, Lines
 from anyformer.reporting.pages import drawn, html
+from anyformer.statistics.intervals import difference_text
 from anyformer.statistics.paired import t_interval
 from anyformer.statistics.scaling import LawFit, NotEnough
 from anyformer.study.ladder import LadderPrediction, Scaled
-from anyformer.study.scaling_laws import LadderPoint, data_points
+from anyformer.study.scaling_laws import LadderPoint, data_points, frontier
 
 PAGE = "scale.html"
 DRAWN = 40
@@ -36,23 +37,31 @@ def facts(scaled: Scaled, rate: float | None = None) -> dict[str, Any]:
 
 def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
     """The report as lines of text for the terminal."""
-    texts = sentences(scaled)
-    texts += [f"{label}: {_law(law)}" for label, law in _named_laws(scaled)]
-    return texts + _notes(scaled, rate)
+    return [*sentences(scaled), *(f"{label}: {text}" for label, text in _laws(scaled)), *_notes(scaled, rate)]
 
 
 def sentences(scaled: Scaled) -> list[str]:
-    """The predicted and the measured loss of the largest size of each architecture."""
+    """The predicted and the measured loss of the largest size of each architecture, and whose exponents differ."""
     texts = [_predicted(scaled, prediction) for prediction in scaled.predictions]
     for arm in scaled.arms:
         if why := scaled.lacking(arm):
             texts.append(f"No prediction{_for(arm, scaled)}: {why}.")
-    return texts
+    return texts + [_differences(arm, scaled) for arm in scaled.arms[1:]]
+
+
+def _differences(arm: str, scaled: Scaled) -> str:
+    differences = [one for one in scaled.differences if one.arm == arm]
+    settled = [one.text for one in differences if one.settled]
+    open_ones = f"{len(differences) - len(settled)} of {counted(len(differences), 'exponents')} not settled"
+    return (
+        f"Exponents of {arm} less those of {scaled.arms[0]}: {'; '.join([*settled, open_ones])} (each interval alone)."
+    )
 
 
 def _predicted(scaled: Scaled, prediction: LadderPrediction) -> str:
+    when = f"{prediction.at}, before it was trained, " if prediction.at else ""
     text = (
-        f"{prediction.rung} was predicted to end at {prediction.loss:.4f} ({prediction.low:.4f} to "
+        f"{when}{prediction.rung} was predicted to end at {prediction.loss:.4f} ({prediction.low:.4f} to "
         f"{prediction.high:.4f}) by {prediction.law}; it "
     )
     off = scaled.off(prediction)
@@ -65,8 +74,8 @@ def _predicted(scaled: Scaled, prediction: LadderPrediction) -> str:
 
 
 def _notes(scaled: Scaled, rate: float | None) -> list[str]:
-    """What the laws say of each other, the best size, and the time."""
-    texts = [f"difference from {scaled.arms[0]}: {one.sentence}" for one in scaled.differences]
+    """The best size, and the time."""
+    texts = []
     most = max(point.flops for point in scaled.points)
     for arm, laws in scaled.laws.items():
         if best := laws.optimum(most):
@@ -83,10 +92,13 @@ def _for(arm: str, scaled: Scaled) -> str:
     return f" for {arm}" if len(scaled.arms) > 1 else ""
 
 
-def _named_laws(scaled: Scaled) -> "Iterator[tuple[str, LawFit[Any] | NotEnough]]":
+def _laws(scaled: Scaled) -> Iterator[tuple[str, str]]:
+    """The name of each law, and its exponents with their differences from those of the first architecture."""
     for arm, laws in scaled.laws.items():
         for name, law in laws.named().items():
-            yield f"{arm}, {name}" if len(scaled.arms) > 1 else name, law
+            differences = [one.difference for one in scaled.differences if (one.arm, one.law) == (arm, name)]
+            less = f"; less {scaled.arms[0]}: {', '.join(map(difference_text, differences))}" if differences else ""
+            yield f"{arm}, {name}" if len(scaled.arms) > 1 else name, _law(law) + less
 
 
 def write_scale_report(scaled: Scaled, rate: float | None = None, out: Path | None = None) -> Path:
@@ -98,7 +110,7 @@ def write_scale_report(scaled: Scaled, rate: float | None = None, out: Path | No
         "name": scaled.name,
         "sentences": sentences(scaled),
         "pictures": [(panel.title, Markup(drawn(panel.draw, panel.title))) for panel in _pictures(scaled)],
-        "laws": [(label, _law(law)) for label, law in _named_laws(scaled)],
+        "laws": list(_laws(scaled)),
         "headings": [*HEADINGS, *(["time × devices × rate"] if rate else [])],
         "points": _rows(scaled, rate),
         "notes": _notes(scaled, rate),
@@ -110,7 +122,7 @@ def write_scale_report(scaled: Scaled, rate: float | None = None, out: Path | No
 
 def scale_markdown(scaled: Scaled) -> str:
     """The report without pictures."""
-    laws = [f"| {label} | {_law(law)} |" for label, law in _named_laws(scaled)]
+    laws = [f"| {label} | {text} |" for label, text in _laws(scaled)]
     table = [f"| {' | '.join(row)} |" for row in (HEADINGS, ["---"] * len(HEADINGS), *_rows(scaled, None))]
     parts = [
         f"# {scaled.name}: a ladder of sizes",
@@ -168,14 +180,14 @@ def _pictures(scaled: Scaled) -> list[Lines]:
     for arm, laws in scaled.laws.items():
         label, points = f"{arm}, " if len(scaled.arms) > 1 else "", [one for one in scaled.points if one.arm == arm]
         full_length = [point for point in points if point.tokens == laws.longest]
-        by_size += _curves(label, laws.size, full_length, "weights")
-        by_compute += _curves(label, laws.compute, points, "flops")
+        by_size += _curves(label, laws.best(laws.longest), full_length, "weights")
+        by_compute += _curves(label, laws.compute, frontier(points), "flops")
         by_data += _curves(label, laws.data, data_points(points), "tokens")
         for prediction in (one for one in scaled.predictions if one.arm == arm):
             if place := next((point for point in points if point.name == prediction.rung), None):
                 band = [prediction.low], [prediction.high]
                 for curves, x in ((by_size, place.weights), (by_compute, place.flops)):
-                    curves.append(Line(f"{label}predicted", [x], [prediction.loss], band=band))
+                    curves.append(Line(f"{label}predicted", [x], [prediction.loss], band=band, paired=True))
     y = "loss on held-out text"
     pictures = [
         Lines("Loss by size", "weights N", y, by_size, log_x=True, log_y=True),
@@ -195,4 +207,5 @@ def _curves(label: str, law: "LawFit[Any] | NotEnough", points: Sequence[LadderP
     shown = np.geomspace(min(places), max(places), DRAWN).tolist()
     bands = [law.curve_at(place) for place in shown]
     edges = [band.low or band.value for band in bands], [band.high or band.value for band in bands]
-    return [measured, Line(f"{label}law, 95%", shown, [band.value for band in bands], theory=True, band=edges)]
+    values = [band.value for band in bands]
+    return [measured, Line(f"{label}law, 95%", shown, values, theory=True, band=edges, paired=True)]

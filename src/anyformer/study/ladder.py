@@ -30,7 +30,7 @@ from anyformer.study.scaling_laws import ExponentDifference, LadderPoint, Laws, 
 from anyformer.study.study import SUFFIX, Study, read_study
 from anyformer.study.study_folder import LARGEST, SMALLER, STUDY, StudyFolder
 from anyformer.study.study_listener import Listener, PrintedStudy
-from anyformer.study.study_record import seconds_spent
+from anyformer.study.study_record import now, seconds_spent
 from anyformer.study.study_session import StudySession, located
 from anyformer.study.workers import jobs_of
 from anyformer.training.recipes.resolve import data_of
@@ -56,6 +56,8 @@ class LadderPrediction:
     loss: float
     low: float
     high: float
+    at: str = ""
+    """When it was made (UTC); empty for predictions that were stored without it."""
 
 
 @dataclass(frozen=True)
@@ -239,5 +241,5 @@ def _predicted(scaled: Scaled, tops: Sequence[Rung]) -> list[LadderPrediction]:
         if known is not None and (prediction := known.predict(rung.weights, rung.tokens)):
             law, loss = prediction
             assert loss.low is not None and loss.high is not None
-            predictions.append(LadderPrediction(rung.arm, rung.name, law, loss.value, loss.low, loss.high))
+            predictions.append(LadderPrediction(rung.arm, rung.name, law, loss.value, loss.low, loss.high, now()))
     return predictions

@@ -114,7 +114,7 @@ def laws(points: Sequence[LadderPoint]) -> Laws:
     """Fits all laws; those of the size alone use only the longest runs."""
     longest = max((point.tokens for point in points), default=0)
     by_size = [point for point in points if point.tokens == longest]
-    by_data, best = data_points(points), _frontier(points)
+    by_data, best = data_points(points), frontier(points)
     both = [[point.weights for point in points], [point.tokens for point in points]]
     every = [point.loss for point in points]
     sizes, losses = [point.weights for point in by_size], [point.loss for point in by_size]
@@ -138,7 +138,7 @@ def data_points(points: Sequence[LadderPoint]) -> list[LadderPoint]:
     return [point for point in points if point.weights == size]
 
 
-def _frontier(points: Sequence[LadderPoint]) -> list[LadderPoint]:
+def frontier(points: Sequence[LadderPoint]) -> list[LadderPoint]:
     """The runs of the rungs whose mean loss is lower than that of every cheaper rung."""
     rungs: dict[str, list[LadderPoint]] = {}
     for point in points:
@@ -169,11 +169,10 @@ class ExponentDifference:
         return low is not None and high is not None and low * high > 0
 
     @property
-    def sentence(self) -> str:
-        verdict = "differs" if self.settled else "not settled"
-        return (
-            f"{self.law}, {self.exponent.replace('_', ' ')}: {self.arm} {difference_text(self.difference)}, {verdict}"
-        )
+    def text(self) -> str:
+        """The law, the exponent and the difference."""
+        name = self.law if self.exponent == "exponent" else f"{self.law}, {self.exponent.removesuffix('_exponent')}"
+        return f"{name} {difference_text(self.difference)}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

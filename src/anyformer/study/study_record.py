@@ -42,7 +42,7 @@ def _with_defaults(study: Mapping[str, Any]) -> dict[str, Any]:
 def register(folder: Path, study: Mapping[str, Any]) -> None:
     """Stores a study with the present time, if none is stored yet."""
     if not (folder / REGISTERED).exists():
-        write(folder / REGISTERED, json.dumps({"at": _now(), "began_in": os.getcwd(), "study": study}, indent=1))
+        write(folder / REGISTERED, json.dumps({"at": now(), "began_in": os.getcwd(), "study": study}, indent=1))
 
 
 def registration_of(folder: Path) -> Registration | None:
@@ -56,7 +56,7 @@ def registration_of(folder: Path) -> Registration | None:
 @contextmanager
 def timed_session(folder: Path, jobs: int) -> Iterator[None]:
     """Adds the time that is spent inside the context to the study, even if it is interrupted."""
-    at, began = _now(), time.monotonic()
+    at, began = now(), time.monotonic()
     try:
         yield
     finally:
@@ -71,5 +71,6 @@ def seconds_spent(folder: Path) -> float:
     return sum(float(json.loads(line)["seconds"]) for line in lines)
 
 
-def _now() -> str:
+def now() -> str:
+    """The present time (UTC), to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
