@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.errors import OUT_OF_TIME, Interrupted, SpecError
+from anyformer.errors import OUT_OF_TIME, CheckpointError, Interrupted, SpecError
 from anyformer.reporting.scale_report import lines, scale_markdown
 from anyformer.study.comparing import compare
 from anyformer.study.ladder import Scaled, scale
@@ -139,6 +139,25 @@ def test_the_largest_size_is_trained_when_its_prediction_is_written(home: Path) 
     found = scale(out, cache=home, listener=Listener())
     (prediction,) = found.predictions
     assert prediction.loss == known["loss"] and found.off(prediction) is not None
+
+
+def test_a_ladder_goes_on_with_another_number_of_jobs(home: Path, calm: Scaled) -> None:
+    again = scale(calm.folder, "study.jobs=2", cache=home, listener=Listener())
+    assert [point.loss for point in again.points] == [point.loss for point in calm.points]
+
+
+def test_a_folder_with_something_else_is_not_made_a_ladder(home: Path) -> None:
+    (home / "notes").mkdir()
+    (home / "notes" / "diary.txt").write_text("mine")
+    with pytest.raises(SpecError, match=r"notes: exists already and is not a ladder\. Use another folder"):
+        climb(home / "notes", home)
+    assert not (home / "notes" / STUDY).exists()
+
+
+def test_runs_that_diverge_leave_no_laws(home: Path) -> None:
+    words = ("optimizer.kind=sgd", "optimizer.lr=1e15", "train.steps=60")
+    with pytest.raises(CheckpointError, match="no run has finished yet"):
+        climb(home / "wild", home, *words)
 
 
 def test_compare_names_the_verb_of_a_ladder(home: Path, calm: Scaled) -> None:

@@ -66,7 +66,7 @@ def _predicted(scaled: Scaled, prediction: LadderPrediction) -> str:
     )
     off = scaled.off(prediction)
     if off is None:
-        return f"{text}has not been trained yet."
+        return f"{text}has no loss yet."
     loss, runs = prediction.loss * (1 + off), len(scaled.losses(prediction.rung))
     inside = "inside" if prediction.low <= loss <= prediction.high else "outside"
     mean = "" if runs == 1 else f", the mean of {counted(runs, 'runs')}"

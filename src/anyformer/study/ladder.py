@@ -18,7 +18,7 @@ from anyformer.child_process import refuse_second_run
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
 from anyformer.disk import store, write
-from anyformer.errors import SpecError
+from anyformer.errors import CheckpointError, SpecError
 from anyformer.run import Run
 from anyformer.statistics.paired import t_interval
 from anyformer.statistics.scaling import NotEnough
@@ -28,15 +28,14 @@ from anyformer.study.planning import plan
 from anyformer.study.rungs import Rung, rungs_of, too_few
 from anyformer.study.scaling_laws import ExponentDifference, LadderPoint, Laws, exponent_differences, laws
 from anyformer.study.study import SUFFIX, Study, read_study
-from anyformer.study.study_folder import LARGEST, SMALLER, STUDY, StudyFolder
+from anyformer.study.study_folder import LARGEST, SMALLER, STUDY, StudyFolder, is_ladder, resuming_command
 from anyformer.study.study_listener import Listener, PrintedStudy
-from anyformer.study.study_record import now, seconds_spent
+from anyformer.study.study_record import REGISTERED, now, seconds_spent
 from anyformer.study.study_session import StudySession, located
-from anyformer.study.workers import jobs_of
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.recipes.toml_layers import DEFAULT, TomlLayers
 from anyformer.training.runs.checkpoint import read_facts
-from anyformer.training.runs.run_folder import locked
+from anyformer.training.runs.run_folder import LOCK, locked
 from anyformer.training.runs.session import RUNS
 
 PREDICTION, RUNGS = "prediction.json", "ladder.json"
@@ -77,6 +76,8 @@ class Scaled:
         study = StudyFolder.open(folder)
         facts = read_facts(folder / RUNGS)
         points = [point for rung in facts["rungs"] for point in _points(folder, rung, study.spec.every_seed)]
+        if not points:
+            raise CheckpointError(f"{folder}: no run has finished yet. Go on with: {resuming_command(folder)}")
         file = folder / PREDICTION
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         predictions = tuple(LadderPrediction(**prediction) for prediction in known)
@@ -186,13 +187,16 @@ def planned(study: Study, cache: Path | None, began_in: str | None = None) -> li
 def _climb(path: Path, study: Study, session: StudySession) -> Scaled:
     """Trains the smaller sizes, writes the predictions, and trains the largest sizes."""
     folder = StudyFolder(path)
-    if (path / STUDY).is_file():
+    if is_ladder(path):
         folder.refuse_another(study)
+    elif any(item.name not in (LOCK, STUDY, REGISTERED, RUNGS, SMALLER) for item in path.iterdir()):
+        raise SpecError(f"{path}: exists already and is not a ladder. Use another folder: out=NAME (--out NAME).")
     session.listener.log("sizing the models")
     rungs = planned(study, session.cache, folder.began_in)
     assert study.spec.ladder is not None
-    for line in (*map(str, rungs), too_few(study.spec.ladder) or ""):
-        session.listener.log(line)
+    for line in (*map(str, rungs), too_few(study.spec.ladder)):
+        if line:
+            session.listener.log(line)
     folder.write(study)
     keys = ("name", "arm", "weights", "tokens", "flops", "top")
     write(path / RUNGS, json.dumps({"rungs": [{key: getattr(rung, key) for key in keys} for rung in rungs]}, indent=1))
@@ -209,9 +213,8 @@ def _climb(path: Path, study: Study, session: StudySession) -> Scaled:
 
 def _train(path: Path, name: str, study: Study, rungs: Sequence[Rung], session: StudySession) -> None:
     """Trains rungs with all seeds, as the arms of a study inside the folder of the ladder."""
-    if jobs_of(study.spec, len(rungs)) > 1:  # workers end at about the same time if the longest runs start first
-        rungs = sorted(rungs, key=attrgetter("flops"), reverse=True)
-    documents = {rung.name: TomlLayers.of(rung.recipe.to_dict(), f"rung {rung.name}") for rung in rungs}
+    longest_first = sorted(rungs, key=attrgetter("flops"), reverse=True)  # then workers end at about the same time
+    documents = {rung.name: TomlLayers.of(rung.recipe.to_dict(), f"rung {rung.name}") for rung in longest_first}
     spec = replace(study.spec, arms=tuple(documents), match="none", ladder=None)
     (path / name).mkdir(exist_ok=True)
     folder = session.opened(path / name, replace(study, spec=spec, arms=documents), len(rungs))

@@ -47,7 +47,7 @@ class StudySession:
     mentioned: set[str] = field(default_factory=set)
 
     def mention(self, remarks: Iterable[str]) -> None:
-        """Logs remarks on the data, each once: controls and budgets have the same data."""
+        """Logs remarks, each once: controls and budgets have the same data."""
         for remark in remarks:
             if remark not in self.mentioned:
                 self.listener.log(remark)
@@ -102,7 +102,7 @@ class StudySession:
     def opened(self, path: Path, study: Study, together: int) -> StudyFolder:
         """The folder of a study that is resumed, or a new folder with its plan. `together`: arms that share the CPU."""
         listener = self.listener
-        listener.log("reading the data")
+        self.mention(["reading the data"])
         data = relocated(data_of(next(iter(study.arms.values()))), StudyFolder(path).began_in)
         prepared = prepared_for(data, self.cache, listener.log)
         judged_split(prepared, study.spec.metric)
