@@ -162,7 +162,7 @@ def test_runs_that_diverge_leave_no_laws(home: Path) -> None:
 
 def test_compare_names_the_verb_of_a_ladder(home: Path, calm: Scaled) -> None:
     assert (calm.folder / STUDY).is_file()
-    with pytest.raises(SpecError, match=f"Use: anyformer scale {calm.folder}"):
+    with pytest.raises(SpecError, match=f"describes a ladder of sizes. Use: anyformer scale {calm.folder}$"):
         compare(calm.folder, cache=home, listener=Listener())
 
 

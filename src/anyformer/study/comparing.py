@@ -66,8 +66,6 @@ def compare(
     check_paths(out=out, cache=cache)
     (source, existing), values = located(base, out), layers_of(data, None, other_sections)
     study = read_study(source, keys, values, models)
-    if study.spec.ladder is not None:
-        raise SpecError(f"{base}: describes a ladder of sizes (study.ladder). Use: anyformer scale {base}")
     each = [
         read_study(source, [*keys, "study.budgets=[]", f"train.steps={steps}"], values, models)
         for steps in study.spec.budgets

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from anyformer.core import Amount, Count, ModelSpec, PartSpec, Positive, Range, Spec, decode, kind_of
 from anyformer.core.fields import did_you_mean
 from anyformer.core.plain_data import Tree, split
+from anyformer.disk import STUDY
 from anyformer.errors import Problem, SpecError
 from anyformer.models.encoder import Encoder
 from anyformer.statistics.power import FEWEST
@@ -195,6 +196,9 @@ def read_study(
             where = "" if origin in (COMMAND_LINE, DEFAULT) else f" (from {origin})"
             raise SpecError(problems=[Problem(key, f"a study has no such table. Did you mean {near[0]!r}?{where}")])
     spec = decode(StudySpec, document.data.get("study", {}), "study")
+    if spec.ladder is not None and below is None:
+        ladder = str(target).removesuffix(f"/{STUDY}")
+        raise SpecError(f"study.ladder: {ladder} describes a ladder of sizes. Use: anyformer scale {ladder}")
     tables, tasks = (_tables(document.data, key) for key in ("arms", "downstream"))
     base = document.without(*TABLES, "name").on(TESTED)
     usual = USUAL_PAIR_ARMS if _has_two_sides(base) else USUAL_ARMS
