@@ -1,6 +1,7 @@
 """Runs that start with the weights of others: of runs and of Hugging Face folders, whole, in part, or frozen."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tests.training.small import SENTENCES, facts, text, tiny
 from anyformer.cli.main import main
 from anyformer.errors import AnyformerError
 from anyformer.run import Run, train
-from anyformer.training.runs.session import Watcher
+from anyformer.training import Session, Watcher
+from anyformer.training.loop.budget import Observer
 
 SHORT = (
     "train.steps=2",
@@ -178,12 +180,13 @@ def test_a_run_without_updates_cannot_be_merged(decoder: Run, home: Path) -> Non
 
 
 class StopAfter(Watcher):
-    def __init__(self, step: int) -> None:
-        self.left = step
+    """Presses Ctrl-C after a step."""
 
-    def out_of_time(self) -> bool:
-        self.left -= 1
-        return self.left <= 0
+    def __init__(self, step: int) -> None:
+        self.last = step
+
+    def stepped(self, session: Session) -> tuple[Observer, ...]:
+        return (lambda step: signal.raise_signal(signal.SIGINT) if step.number == self.last else None,)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from anyformer.data.preparation.shards import Prepared
 from anyformer.data.sources.named_source import relocated
 from anyformer.disk import CHECKPOINTS, ENVIRONMENT, RECIPE, SOURCES, is_run, similar_names
 from anyformer.errors import (
-    OUT_OF_TIME,
     AnyformerError,
     CheckpointError,
     DataError,
@@ -58,8 +57,7 @@ WATCHED = ("torch", "device", "threads", "processes")
 OUTPUT_CLOSED = 141
 """Exit code of a run whose output was closed; that of a command that SIGPIPE ends."""
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-_REASONS = {**{128 + number: name for number, name in _NAMES.items()}, OUT_OF_TIME: "the time is up",
-            OUTPUT_CLOSED: "the output was closed"}  # fmt: skip
+_REASONS = {**{128 + number: name for number, name in _NAMES.items()}, OUTPUT_CLOSED: "the output was closed"}
 """Exit code of an interrupted run -> the reason in words."""
 
 
@@ -95,10 +93,6 @@ class Watcher:
     def stepped(self, session: "Session") -> Sequence[Observer]:
         """Additional observers, which are called after every step."""
         return ()
-
-    def out_of_time(self) -> bool:
-        """Called after every step. If it returns True, the run is saved and interrupted."""
-        return False
 
     def evaluated(self, step: int, loss: float) -> None:
         """Called after each validation."""
@@ -150,8 +144,7 @@ class Session:
                         observer(step)
                     except BrokenPipeError:  # the reader of the output has ended, as in `anyformer train ... | head`
                         closed = OUTPUT_CLOSED
-                late = OUT_OF_TIME if self.watcher.out_of_time() else 0
-                code = 128 + interruption.caught if interruption.caught else closed or late
+                code = 128 + interruption.caught if interruption.caught else closed
                 code = int(world.maximum(code))  # one rank stops all ranks
                 if code and (closed or not finished()):
                     saving.save()
