@@ -36,7 +36,7 @@ NAMES = {
     "anyformer.shrink.distilling": ("StudentSettings", "distil"),
     "anyformer.shrink.quantising": ("quantise",),
     "anyformer.shrink.shrinking": ("PruneSettings", "prune"),
-    "anyformer.study": ("Listener", "Results", "StudySpec", "Tuning", "compare"),
+    "anyformer.study": ("Listener", "Results", "Scaled", "StudySpec", "Tuning", "compare", "scale"),
     "anyformer.training": ("Recipe", "Step", "Trainer", "Watcher", "load"),
     "anyformer.training.recipes.recipe": ("CheckpointSpec", "EvaluateSpec", "LogSpec", "SampleSpec", "TrainSpec"),
 }  # fmt: skip

@@ -323,9 +323,11 @@ from anyformer.shrink.shrinking import PruneSettings as PruneSettings
 from anyformer.shrink.shrinking import prune as prune
 from anyformer.study import Listener as Listener
 from anyformer.study import Results as Results
+from anyformer.study import Scaled as Scaled
 from anyformer.study import StudySpec as StudySpec
 from anyformer.study import Tuning as Tuning
 from anyformer.study import compare as compare
+from anyformer.study import scale as scale
 from anyformer.training import Recipe as Recipe
 from anyformer.training import Step as Step
 from anyformer.training import Trainer as Trainer
@@ -584,6 +586,7 @@ __all__ = [
     "SampleSpec",
     "ScalarMix",
     "ScaleNorm",
+    "Scaled",
     "ScaledAdd",
     "Segment",
     "SegmentMemory",
@@ -672,6 +675,7 @@ __all__ = [
     "prune",
     "quantise",
     "reorder",
+    "scale",
     "torch_part",
     "train",
     "write_records",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.reporting.scale_report import scale_markdown, sentences
+from anyformer.reporting.scale_report import scale_markdown
 from anyformer.reporting.study_report import study_markdown
 from anyformer.study.budget_curves import results_of
-from anyformer.study.ladder import Scaled
+from anyformer.study.ladder_results import Scaled
 from anyformer.study.study_pack import unpack
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -37,4 +37,4 @@ def test_the_page_of_the_ladder_is_rebuilt_from_its_raw_files(tmp_path: Path, mo
     now, before = ([float(number) for number in NUMBER.findall(text)] for text in (fresh, page))
     assert now == pytest.approx(before, rel=0.03, abs=0.01)  # the bands are of fits that differ a little by machine
     shown = NUMBER.sub("", LADDER.with_name("ladder.html").read_text(encoding="utf-8"))
-    assert all(NUMBER.sub("", sentence) in shown for sentence in sentences(scaled))
+    assert all(NUMBER.sub("", sentence) in shown for sentence in scaled.sentences)

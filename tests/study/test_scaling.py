@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import anyformer as af
 from anyformer.errors import OUT_OF_TIME, CheckpointError, Interrupted, SpecError
 from anyformer.reporting.scale_report import lines, scale_markdown
 from anyformer.study.comparing import compare
-from anyformer.study.ladder import Scaled, scale
+from anyformer.study.ladder import scale
+from anyformer.study.ladder_results import Scaled
 from anyformer.study.ladder_spec import Ladder
 from anyformer.study.rungs import Rung, rungs_of, weights_of
 from anyformer.study.study_folder import LARGEST, STUDY, is_ladder, standing
@@ -122,6 +124,16 @@ def test_a_ladder_of_two_architectures_is_packed_and_reported_from_its_pack(home
     again = Scaled.open(unpack(home / "two.tar.gz", home / "unpacked", home))
     assert scale_markdown(again) == scale_markdown(found) and "gru-" in scale_markdown(again)
     assert any(line.startswith("No prediction for gru: ") for line in lines(again))
+
+
+def test_a_model_as_a_value_is_the_largest_size(home: Path) -> None:
+    model = load("small", *TINY[:3], "model.vocab=400")
+    changes = [word for word in FEW if not word.startswith("model.")]
+    found = af.scale(model, *changes, rungs=2, out=home / "value", cache=home, listener=Listener())
+    assert [point.name for point in found.points] == ["22x2-4", "32x2-4"]
+    assert str(found) == "No prediction: not enough evidence: 2 different points, a power law needs 4."
+    with pytest.raises(SpecError, match=r"arms: expected several, got one string"):
+        af.scale(model, *changes, arms="gru", out=home / "value", cache=home)
 
 
 def test_the_largest_size_is_trained_when_its_prediction_is_written(home: Path) -> None:

@@ -17,7 +17,7 @@ from anyformer.reporting.pages import drawn, html
 from anyformer.statistics.intervals import difference_text
 from anyformer.statistics.paired import t_interval
 from anyformer.statistics.scaling import LawFit, NotEnough
-from anyformer.study.ladder import LadderPrediction, Scaled
+from anyformer.study.ladder_results import Scaled
 from anyformer.study.scaling_laws import LadderPoint, data_points, frontier
 
 PAGE = "scale.html"
@@ -37,40 +37,7 @@ def facts(scaled: Scaled, rate: float | None = None) -> dict[str, Any]:
 
 def lines(scaled: Scaled, rate: float | None = None) -> list[str]:
     """The report as lines of text for the terminal."""
-    return [*sentences(scaled), *(f"{label}: {text}" for label, text in _laws(scaled)), *_notes(scaled, rate)]
-
-
-def sentences(scaled: Scaled) -> list[str]:
-    """The predicted and the measured loss of the largest size of each architecture, and whose exponents differ."""
-    texts = [_predicted(scaled, prediction) for prediction in scaled.predictions]
-    for arm in scaled.arms:
-        if why := scaled.lacking(arm):
-            texts.append(f"No prediction{_for(arm, scaled)}: {why}.")
-    return texts + [_differences(arm, scaled) for arm in scaled.arms[1:]]
-
-
-def _differences(arm: str, scaled: Scaled) -> str:
-    differences = [one for one in scaled.differences if one.arm == arm]
-    settled = [one.text for one in differences if one.settled]
-    open_ones = f"{len(differences) - len(settled)} of {counted(len(differences), 'exponents')} not settled"
-    return (
-        f"Exponents of {arm} less those of {scaled.arms[0]}: {'; '.join([*settled, open_ones])} (each interval alone)."
-    )
-
-
-def _predicted(scaled: Scaled, prediction: LadderPrediction) -> str:
-    when = f"{prediction.at}, before it was trained, " if prediction.at else ""
-    text = (
-        f"{when}{prediction.rung} was predicted to end at {prediction.loss:.4f} ({prediction.low:.4f} to "
-        f"{prediction.high:.4f}) by {prediction.law}; it "
-    )
-    off = scaled.off(prediction)
-    if off is None:
-        return f"{text}has no loss yet."
-    loss, runs = prediction.loss * (1 + off), len(scaled.losses(prediction.rung))
-    inside = "inside" if prediction.low <= loss <= prediction.high else "outside"
-    mean = "" if runs == 1 else f", the mean of {counted(runs, 'runs')}"
-    return f"{text}ended at {loss:.4f}{mean}, {off:+.2%}, {inside} the band."
+    return [*scaled.sentences, *(f"{label}: {text}" for label, text in _laws(scaled)), *_notes(scaled, rate)]
 
 
 def _notes(scaled: Scaled, rate: float | None) -> list[str]:
@@ -80,16 +47,12 @@ def _notes(scaled: Scaled, rate: float | None) -> list[str]:
     for arm, laws in scaled.laws.items():
         if best := laws.optimum(most):
             size = f"{human(best.weights)} weights and {human(best.tokens)} tokens"
-            texts.append(f"the best size{_for(arm, scaled)} at {human_flops(best.flops)} is {size}")
+            texts.append(f"the best size{scaled.of(arm)} at {human_flops(best.flops)} is {size}")
     texts.append(f"{counted(len(scaled.points), 'runs')} in {clock(scaled.seconds)}")
     if rate:
         total = sum(point.spent(rate) for point in scaled.points)
         texts.append(f"time x devices x rate: {human_flops(total)} for the whole ladder")
     return texts
-
-
-def _for(arm: str, scaled: Scaled) -> str:
-    return f" for {arm}" if len(scaled.arms) > 1 else ""
 
 
 def _laws(scaled: Scaled) -> Iterator[tuple[str, str]]:
@@ -108,7 +71,7 @@ def write_scale_report(scaled: Scaled, rate: float | None = None, out: Path | No
         return store(out, scale_markdown(scaled))
     shown = {
         "name": scaled.name,
-        "sentences": sentences(scaled),
+        "sentences": scaled.sentences,
         "pictures": [(panel.title, Markup(drawn(panel.draw, panel.title))) for panel in _pictures(scaled)],
         "laws": list(_laws(scaled)),
         "headings": [*HEADINGS, *(["time × devices × rate"] if rate else [])],
@@ -126,7 +89,7 @@ def scale_markdown(scaled: Scaled) -> str:
     table = [f"| {' | '.join(row)} |" for row in (HEADINGS, ["---"] * len(HEADINGS), *_rows(scaled, None))]
     parts = [
         f"# {scaled.name}: a ladder of sizes",
-        "\n".join(f"- {sentence}" for sentence in sentences(scaled)),
+        "\n".join(f"- {sentence}" for sentence in scaled.sentences),
         "\n".join(["| law | exponents |", "|---|---|", *laws]),
         "\n".join(f"- {line}" for line in _notes(scaled, None)),
         "\n".join(table),

@@ -1,27 +1,23 @@
 """`compare`: trains the arms of a study and judges them. An interrupted study is resumed, a finished one only read."""
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
 from anyformer.child_process import refuse_second_run
-from anyformer.errors import SpecError, check_strings
+from anyformer.errors import SpecError
 from anyformer.study.budget_curves import BudgetCurves, budget_folder, with_curves
-from anyformer.study.study import Arms, Match, Study, read_study
+from anyformer.study.study import Arms, Match, Study
 from anyformer.study.study_folder import PLAN, STUDY, StudyFolder
 from anyformer.study.study_listener import Listener, PrintedStudy
+from anyformer.study.study_request import StudyRequest
 from anyformer.study.study_results import Results
-from anyformer.study.study_session import StudySession, located
+from anyformer.study.study_session import StudySession
 from anyformer.training.recipes.python_values import (
     DataTarget,
     Sections,
     Target,
-    check_paths,
-    check_target,
-    layers_of,
-    with_preset,
 )
 from anyformer.training.runs.run_folder import locked
 from anyformer.training.runs.session import RUNS
@@ -53,24 +49,11 @@ def compare(
     """
     began = time.monotonic()
     refuse_second_run("compare")
-    check_strings("arms", arms)
-    settings = {"arms": list(arms) or None, "match": match, "seeds": seeds}
-    options = [f"study.{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
-    overrides, other_sections = with_preset(overrides, sections)
-    listener, keys = PrintedStudy() if listener is None else listener, [*overrides, *options]
-    models: Arms = target if isinstance(target, Mapping) else {}
-    for name, model in models.items():
-        check_target(model, f"arm {name}")
-    base: Target = next(iter(models.values()), "") if isinstance(target, Mapping) else target
-    check_target(base)
-    check_paths(out=out, cache=cache)
-    (source, existing), values = located(base, out), layers_of(data, None, other_sections)
-    study = read_study(source, keys, values, models)
-    each = [
-        read_study(source, [*keys, "study.budgets=[]", f"train.steps={steps}"], values, models)
-        for steps in study.spec.budgets
-    ]
-    path = existing or Path(out or RUNS / study.name)
+    settings = {"arms": arms if isinstance(arms, str) else list(arms), "match": match, "seeds": seeds}
+    request = StudyRequest.of(target, overrides, settings, data, sections, out, cache)
+    study, listener = request.study(), PrintedStudy() if listener is None else listener
+    each = [request.study("study.budgets=[]", f"train.steps={steps}") for steps in study.spec.budgets]
+    path = request.folder or Path(out or RUNS / study.name)
     cached = None if cache is None else Path(cache)
     session = StudySession(cached, listener, None if study.spec.minutes is None else began + 60 * study.spec.minutes)
     with locked(path):

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anyformer.core import Spec
 from anyformer.core.readable_numbers import counted
 from anyformer.data.preparation.pipeline import prepared_for
 from anyformer.data.sources.named_source import relocated
@@ -15,26 +14,14 @@ from anyformer.study.running import Outcome
 from anyformer.study.study import Study
 from anyformer.study.study_folder import ARMS, LATER, PLAN, STUDY, StudyFolder
 from anyformer.study.study_listener import Listener
-from anyformer.study.study_pack import is_pack, unpack
 from anyformer.study.study_record import REGISTERED, timed_session
 from anyformer.study.study_results import Results
 from anyformer.study.study_schedule import StudySchedule
 from anyformer.study.study_yardsticks import measured_lines
 from anyformer.study.workers import jobs_of, threads_of, workers_for
-from anyformer.training.recipes.python_values import Target
 from anyformer.training.recipes.resolve import data_of
 from anyformer.training.runs.run_folder import LOCK
-from anyformer.training.runs.session import RUNS, remarks_on_data, remarks_on_model
-
-
-def located(target: Target, out: str | Path | None) -> tuple[Target, Path | None]:
-    """What to read a study from, and its folder if it has one; a pack is unpacked into `out`."""
-    if isinstance(target, Spec):
-        return target, None
-    if is_pack(Path(target)):
-        target = unpack(Path(target), None if out is None else Path(out), RUNS)
-    folder = Path(target)
-    return (folder / STUDY, folder) if (folder / STUDY).is_file() else (target, None)
+from anyformer.training.runs.session import remarks_on_data, remarks_on_model
 
 
 @dataclass(frozen=True)

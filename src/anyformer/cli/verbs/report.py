@@ -40,7 +40,7 @@ def report(
     from anyformer.reporting.scale_report import lines, write_scale_report
     from anyformer.reporting.study_report import write_study_report
     from anyformer.study.budget_curves import results_of
-    from anyformer.study.ladder import Scaled
+    from anyformer.study.ladder_results import Scaled
     from anyformer.study.study_folder import STUDY, is_ladder
     from anyformer.study.study_pack import is_pack, unpack
     from anyformer.training.runs.session import RUNS

@@ -101,10 +101,10 @@ def rehearse(screen: Screen, target: str, words: Sequence[str]) -> None:
     from anyformer.study.ladder import ladder_study, planned
     from anyformer.study.rungs import too_few
     from anyformer.study.study_folder import StudyFolder
-    from anyformer.study.study_session import located
+    from anyformer.study.study_request import StudyRequest
 
-    source, folder = located(target, None)
-    study = ladder_study(source, words)
+    request = StudyRequest.of(target, words, {"arms": []}, None, {}, None, None)
+    study, folder = ladder_study(request), request.folder
     assert study.spec.ladder is not None
     if remark := too_few(study.spec.ladder):
         note(screen, remark)
