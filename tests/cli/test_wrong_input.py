@@ -77,6 +77,12 @@ def test_a_folder_of_runs_is_no_data(verb: str, home: Path, capsys: Capture) -> 
     assert "is a folder of runs" in refusal(capsys, verb, str(run.parent), *(["--dry-run"] if verb == "train" else []))
 
 
+def test_a_run_that_learned_no_conversations_says_so(home: Path, capsys: Capture) -> None:
+    run = run_of("language").folder
+    assert main(["chat", str(run), "hello", "--max-new", "2"]) == 0
+    assert "learned no conversations: it may go on with the text" in capsys.readouterr().err
+
+
 FILES = ["missing.txt", "empty.txt", "binary.dat", "empty"]
 ON_DATA = [[verb, "--dry-run"] for verb in ("train", "compare", "scale")] + [["data"], ["cost"], ["config", "check"]]
 

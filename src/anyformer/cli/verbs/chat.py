@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, Words, verb
+from anyformer.cli.output.screen import Checkpoint, Device, RunFolder, Screen, Words, note, verb
 
 if TYPE_CHECKING:
     from anyformer.data.chat.template import Message
@@ -39,11 +39,16 @@ def chat(
     """
     from anyformer.cli.output.run_options import generation_config, open_run, ready, sort_words
     from anyformer.data.chat.template import ASSISTANT, Message
+    from anyformer.data.preparation.contents import Contents
+    from anyformer.disk import CHAT_TEMPLATE
     from anyformer.inference.text_generator import TextGenerator
 
     texts, settings = sort_words(words, screen)
     config = generation_config(settings, max_new, (), seed)
     opened = open_run(run)
+    learned = Contents.of(opened.environment["data"]["contents"]).chat or (opened.folder / CHAT_TEMPLATE).is_file()
+    if not learned:
+        note(screen, f"{run} learned no conversations: it may go on with the text in place of answering.")
     assistant = opened.assistant(TextGenerator(ready(opened, device, checkpoint, screen)))
     messages = [] if system is None else [Message("system", system)]
     for text in iter(texts) if texts else _lines():
