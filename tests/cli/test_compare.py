@@ -161,7 +161,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_with_its_processes_at_work_it_goes_on_to_the_same_table(busy: Path, number: int) -> None:
     name = f"stopped-{number}"
     process = start(busy, text(busy), *LONG, "--out", name)

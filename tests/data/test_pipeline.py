@@ -307,7 +307,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peak - before < 50
 
 
-@pytest.mark.slow
+@pytest.mark.learn  # two minutes
 def test_a_gigabyte_is_prepared_in_half_of_it(tmp_path: Path) -> None:
     _, peak, worker, _ = measured(tmp_path, 1_000_000_000, workers=2)
     assert max(peak, worker) < 500

@@ -36,7 +36,7 @@ MODELS = {
 )
 @pytest.mark.row("CLM-23", clause="no bottleneck: attention copies where no attention fails, T=40, d=64")
 @pytest.mark.row("RNN-09", clause="at fixed width the copy accuracy falls as T grows")
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.row("RNN-10")
 def test_forty_symbols_do_not_fit_through_a_state_and_are_all_found_by_attention(tmp_path: Path, store: Store) -> None:
     found = {}

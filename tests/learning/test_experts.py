@@ -32,9 +32,8 @@ def usage(run: Run, cache: Path) -> torch.Tensor:
     return torch.stack([layer[:EXPERTS] / layer[:EXPERTS].sum() for layer in counts])
 
 
-@pytest.mark.parametrize(
-    "routing", [pytest.param(name, marks=pytest.mark.slow if name == "two" else pytest.mark.learn) for name in ROUTINGS]
-)
+@pytest.mark.learn
+@pytest.mark.parametrize("routing", ROUTINGS)
 def test_a_mixture_learns_to_sort_and_uses_all_experts(tmp_path: Path, store: Store, routing: str) -> None:
     figures = {}
     for balance in (0.0, 0.05):

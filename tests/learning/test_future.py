@@ -32,7 +32,7 @@ def accuracy(trained: Run, cache: Path, ignored: str) -> float:
         "label at t set by the token at t+5: causal stays at chance",
     ),
 )
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.row("TSK-12")
 def test_a_label_from_the_future_is_found_by_who_sees_it_and_guessed_by_who_does_not(
     tmp_path: Path, store: Store
@@ -71,7 +71,7 @@ def at_it(trained: Run, cache: Path, reason: str) -> Look:
 
 @pytest.mark.row("VIZ-07", clause="contextual vectors of 'it' differ between the two sentences")
 @pytest.mark.row("CLM-24", clause="'it ... tired/wide': a future word decides what 'it' is")
-@pytest.mark.slow
+@pytest.mark.learn
 def test_what_it_means_is_known_to_who_reads_the_whole_sentence(tmp_path: Path, store: Store) -> None:
     recipe = ("data.tokenizer.kind=word", "data.valid=0.1", "train.steps=300", "train.batch_tokens=1024",
               "optimizer.lr=3e-3", "data.context=32", *ENCODER)  # fmt: skip

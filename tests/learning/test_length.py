@@ -44,7 +44,7 @@ def last_right(trained: Run, cache: Path, length: int) -> float:
         "Transformer with absolute positions at length 200: about 50%",
     ),
 )
-@pytest.mark.slow
+@pytest.mark.learn
 def test_parity_learned_on_short_rows_holds_on_long_ones_in_a_recurrence_alone(tmp_path: Path, store: Store) -> None:
     found = {}
     for name, model in MODELS.items():
